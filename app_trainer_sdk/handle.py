@@ -1,0 +1,114 @@
+"""Owns the ``run`` handle: what a trainer may ask while it works.
+
+A trainer gets everything through this one object and keeps nothing global. This file must not import
+torch; ``device`` and ``dtype`` are put in by the rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, final
+
+from app_trainer_sdk.catalog import ModelRow
+from app_trainer_sdk.errors import BadJob, InputMissing
+from app_trainer_sdk.hyperparameters import Hyperparameters
+from app_trainer_sdk.values import JSON
+
+if TYPE_CHECKING:
+    import torch
+
+    from app_trainer_sdk.randomness import Random
+
+Item = TypeVar("Item")
+
+
+def _no_check() -> None:
+    """Nobody can ask to stop."""
+
+
+def _no_progress(label: str, done: int, total: int | None) -> None:
+    """Nobody watches."""
+
+
+def _no_ledger(name: str) -> AbstractContextManager[None]:
+    """Nothing is measured."""
+    return nullcontext()
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One job, as its trainer sees it.
+
+    Attributes:
+        settings: the hyperparameters with every ``"auto"`` decided.
+        model: the catalog row of the base model.
+        method: one of the trainer's methods.
+        weights: local path of each set of base weights, by role.
+        inputs: local path of each input, by name.
+        store: directory of each finished phase, by name.
+        facts: facts of each finished phase, by name, and ``facts["examine"]``.
+        directory: the job's directory.
+        cache: a directory shared between jobs; write beside, then rename.
+        device: where the model lives.
+        dtype: the precision of the forward pass.
+        check: raises ``StopRequested`` when somebody asked to stop. Cheap: call it in every long loop.
+        progress: reports ``(label, done, total)`` of a long operation.
+        phase: the memory ledger as a context manager, for a scope of your own.
+    """
+
+    settings: Any
+    model: ModelRow
+    method: str
+    directory: Path
+    cache: Path
+    weights: Mapping[str, Path] = field(default_factory=dict)
+    inputs: Mapping[str, Path] = field(default_factory=dict)
+    store: dict[str, Path] = field(default_factory=dict)
+    facts: dict[str, Mapping[str, JSON]] = field(default_factory=dict)
+    device: torch.device | None = None
+    dtype: torch.dtype | None = None
+    check: Callable[[], None] = _no_check
+    progress: Callable[[str, int, int | None], None] = _no_progress
+    phase: Callable[[str], AbstractContextManager[Any]] = _no_ledger
+
+    def random(self, *key: str | int) -> Random:
+        """Randomness for one position, such as ``run.random("caption", index)``."""
+        from app_trainer_sdk.randomness import Random, derive_seed
+
+        settings: Hyperparameters = self.settings
+        return Random(derive_seed(settings.seed, *key))
+
+    def track(self, items: Iterable[Item], label: str, total: int | None = None) -> Iterator[Item]:
+        """Yield ``items``, checking for a stop before each and reporting progress."""
+        if total is None and hasattr(items, "__len__"):
+            total = len(items)
+        for done, item in enumerate(items):
+            self.check()
+            self.progress(label, done, total)
+            yield item
+        self.check()
+
+    def input_file(self, name: str, file: str = "") -> Path:
+        """A readable file of an input: the input itself, or ``file`` inside it when it is a folder.
+
+        Raises:
+            BadJob: ``file`` leads outside the input.
+            InputMissing: there is no such input or file.
+        """
+        if name not in self.inputs:
+            raise InputMissing(f"the job has no input {name!r}", expected="it", setting=f"/inputs/{name}")
+        root = self.inputs[name]
+        path = root / file if root.is_dir() and file else root
+        if not path.resolve().is_relative_to(root.resolve()):
+            raise BadJob(
+                f"{file!r} leads outside the input {name!r}",
+                expected=f"a path inside {root}",
+                setting=f"/inputs/{name}",
+            )
+        if not path.is_file():
+            raise InputMissing(f"no file {path}", expected="a readable file", setting=f"/inputs/{name}")
+        return path

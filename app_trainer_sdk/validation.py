@@ -1,0 +1,169 @@
+"""Owns how a pydantic refusal becomes problems a person can act on: one mistake, one line, with its pointer.
+
+It must not know any particular document; jobs and hyperparameters pass their own models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from app_trainer_sdk.errors import Problem, did_you_mean
+
+# Characters of a found value that a message repeats; more would bury the sentence.
+SHOWN_VALUE_CHARACTERS = 80
+
+
+def find_problems(model: type[BaseModel], document: Any, *, pointer: str = "") -> list[Problem]:
+    """Every mistake of ``document`` against ``model``, in document order, each once.
+
+    Args:
+        model: the pydantic class the document should satisfy.
+        document: parsed JSON.
+        pointer: JSON pointer of the document inside a larger one.
+    """
+    try:
+        model.model_validate(document)
+    except ValidationError as error:
+        return explain(error, model, pointer=pointer)
+    return []
+
+
+def explain(error: ValidationError, model: type[BaseModel], *, pointer: str = "") -> list[Problem]:
+    """Turn a pydantic error into problems; alternatives of one union are told as one expectation."""
+    schema = model.model_json_schema()
+    problems: dict[str, Problem] = {}
+    for detail in error.errors(include_url=False):
+        path = _path_in_document(detail["loc"], schema)
+        here = pointer + _pointer(path)
+        if here in problems:
+            continue
+        problems[here] = _problem(here, path, detail, schema)
+    return list(problems.values())
+
+
+def show(value: Any) -> str:
+    """The value as it goes into a message, cut when long."""
+    text = repr(value)
+    return text if len(text) <= SHOWN_VALUE_CHARACTERS else text[: SHOWN_VALUE_CHARACTERS - 1] + "…"
+
+
+def expectation(schema: Mapping[str, Any], root: Mapping[str, Any] | None = None) -> str:
+    """A JSON Schema fragment in words: ``an integer from 1 to 64 or 'auto'``."""
+    root = root or schema
+    schema = _resolved(schema, root)
+    alternatives = schema.get("anyOf") or schema.get("oneOf")
+    if alternatives:
+        return " or ".join(expectation(alternative, root) for alternative in alternatives)
+    if "enum" in schema:
+        return "one of " + ", ".join(repr(value) for value in schema["enum"])
+    if "const" in schema:
+        return repr(schema["const"])
+    kind = {
+        "integer": "an integer",
+        "number": "a finite number",
+        "string": "a string",
+        "boolean": "true or false",
+        "object": "an object",
+        "array": "a list",
+        "null": "null",
+    }.get(schema.get("type", ""), "a value")
+    return kind + _bounds(schema)
+
+
+def _bounds(schema: Mapping[str, Any]) -> str:
+    low, above = schema.get("minimum"), schema.get("exclusiveMinimum")
+    high, below = schema.get("maximum"), schema.get("exclusiveMaximum")
+    words = ""
+    if low is not None:
+        words += f" from {low:,}" if high is not None else f" of at least {low:,}"
+    if above is not None:
+        words += f" above {above:,}"
+    if high is not None:
+        words += f" to {high:,}" if low is not None else f" of at most {high:,}"
+    if below is not None:
+        words += f" below {below:,}" if above is None else f" and below {below:,}"
+    if "pattern" in schema:
+        words += f" matching {schema['pattern']}"
+    return words
+
+
+def _problem(
+    here: str, path: Sequence[str | int], detail: Mapping[str, Any], schema: Mapping[str, Any]
+) -> Problem:
+    parent, fragment = _fragments(path, schema)
+    if detail["type"] == "extra_forbidden":
+        known = parent.get("properties", {})
+        return Problem(
+            here, f"an unknown key {path[-1]!r}", "only known keys", did_you_mean(str(path[-1]), known)
+        )
+    if detail["type"] == "missing":
+        return Problem(here, "nothing", expectation(fragment, schema))
+    if detail["type"] == "value_error":
+        return Problem(here, show(detail["input"]), str(detail["ctx"]["error"]))
+    hint = ""
+    if "enum" in fragment and isinstance(detail["input"], str):
+        hint = did_you_mean(detail["input"], [str(value) for value in fragment["enum"]])
+    return Problem(here, show(detail["input"]), expectation(fragment, schema), hint)
+
+
+def _resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
+    reference = schema.get("$ref")
+    if not reference:
+        return schema
+    resolved: Mapping[str, Any] = root["$defs"][reference.removeprefix("#/$defs/")]
+    return resolved
+
+
+def _fragments(
+    path: Sequence[str | int], root: Mapping[str, Any]
+) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """The schema around the last step of ``path`` and the schema at it."""
+    parent: Mapping[str, Any] = root
+    here: Mapping[str, Any] = root
+    for step in path:
+        parent = _resolved(here, root)
+        here = _step(parent, step, root) or {}
+    return parent, _resolved(here, root)
+
+
+def _step(schema: Mapping[str, Any], step: str | int, root: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The schema one step down, through unions, or None when the step is not part of the document."""
+    schema = _resolved(schema, root)
+    found: Mapping[str, Any] | None
+    if isinstance(step, int):
+        found = schema.get("items")
+    else:
+        properties = schema.get("properties", {})
+        extra = schema.get("additionalProperties")
+        found = properties.get(step) or (extra if isinstance(extra, Mapping) else None)
+    if found is not None:
+        return found
+    for alternative in schema.get("anyOf", ()):
+        found = _step(alternative, step, root)
+        if found is not None:
+            return found
+    return None
+
+
+def _path_in_document(location: Sequence[str | int], root: Mapping[str, Any]) -> list[str | int]:
+    """Drop the steps pydantic adds for the alternatives of a union: they are not in the document."""
+    path: list[str | int] = []
+    here: Mapping[str, Any] = root
+    for index, step in enumerate(location):
+        below = _step(here, step, root)
+        if below is None and index < len(location) - 1 and path:
+            continue
+        if below is None and path and "anyOf" in _resolved(here, root):
+            continue
+        if below is None and path and _resolved(here, root).get("type") not in ("object", "array", None):
+            continue
+        path.append(step)
+        here = below or {}
+    return path
+
+
+def _pointer(path: Sequence[str | int]) -> str:
+    return "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in path)

@@ -1,0 +1,193 @@
+"""Owns the plain values that pass between a trainer and the SDK. They hold; they do nothing.
+
+This file must not import torch: tensors appear in annotations only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from app_trainer_sdk.handle import Run
+    from app_trainer_sdk.randomness import Random
+
+JSON: TypeAlias = "None | bool | int | float | str | Sequence[JSON] | Mapping[str, JSON]"
+
+
+@dataclass(frozen=True)
+class Input:
+    """An input a job gives by name.
+
+    Attributes:
+        description: one sentence for people.
+        required: whether a job without it is refused.
+    """
+
+    description: str
+    required: bool = True
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A preparation step with its own memory: inputs in, files and JSON facts out.
+
+    Attributes:
+        name: how ``run.store`` and ``run.facts`` know it.
+        work: called with the run and an empty directory; writes files there and returns facts. Tensors
+            leave a phase only as files.
+        key: everything the result depends on besides the trainer's version; equal keys share a result.
+    """
+
+    name: str
+    work: Callable[[Run, Path], Mapping[str, JSON]]
+    key: Mapping[str, JSON] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What reading the index of the data told.
+
+    Attributes:
+        rows: training rows, or None when the trainer's work is not counted in rows.
+        fingerprint: digest of the data; a resume with another one is refused.
+        facts: JSON for the report: rows of each split, leak check, masked rows.
+    """
+
+    rows: int | None
+    fingerprint: str = ""
+    facts: Mapping[str, JSON] = field(default_factory=dict)
+
+
+class Dataset(Protocol):
+    """A map-style dataset. ``item`` is a pure function of ``index`` and ``random``."""
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        ...
+
+    def item(self, index: int, random: Random) -> Any:
+        """Row ``index``; augmentation draws from ``random`` alone.
+
+        A dataset whose code draws from the global generators of python, numpy or torch says so with a class
+        attribute ``uses_global_random = True``; they are then seeded for each item.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One microbatch.
+
+    Attributes:
+        tensors: by name; the SDK moves them to the device.
+        units: what the loss sum is divided by over the whole update: rows, trained tokens, pixels, or a float
+            sum of weights. Counted on the host.
+        host: anything the loss needs on the host, such as row lengths as a list.
+    """
+
+    tensors: Mapping[str, Tensor]
+    units: float
+    host: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Modules:
+    """What ``build_model`` returns.
+
+    Attributes:
+        root: one module that holds everything trainable.
+        frozen: helpers that never train (a teacher, a reference model): moved to the device, in evaluation
+            mode, never saved and never wrapped.
+        blocks: the repeated blocks inside ``root``, the units of recomputation and compilation.
+    """
+
+    root: nn.Module
+    frozen: Mapping[str, nn.Module] = field(default_factory=dict)
+    blocks: Sequence[nn.Module] = ()
+
+
+@dataclass(frozen=True)
+class LossTerms:
+    """The result of a loss.
+
+    Attributes:
+        sum: scalar tensor, summed over the batch's units.
+        means: further scalar terms that are means already; averaged over microbatches and ranks and added.
+        metrics: by name a pair (sum, count) of scalar tensors or numbers, reported as sum / count.
+    """
+
+    sum: Tensor
+    means: Mapping[str, Tensor] = field(default_factory=dict)
+    metrics: Mapping[str, tuple[Tensor | float, Tensor | float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """State as tensors and JSON.
+
+    Attributes:
+        tensors: by canonical name, ``section/name``; the part before the first ``/`` (``model``,
+            ``optimizer`` ...) names the file. Names carry no wrapper's prefix.
+        values: JSON: counters, positions, the trainer's own numbers.
+    """
+
+    tensors: Mapping[str, Tensor]
+    values: Mapping[str, JSON] = field(default_factory=dict)
+
+    def section(self, name: str) -> dict[str, Tensor]:
+        """The tensors of one section, without its prefix."""
+        prefix = name + "/"
+        return {key[len(prefix) :]: tensor for key, tensor in self.tensors.items() if key.startswith(prefix)}
+
+
+@dataclass(frozen=True)
+class StepInfo:
+    """One update, as facts. Tensors stay on the device: nobody reads them step by step.
+
+    Attributes:
+        step: updates made so far, this one included when ``applied``.
+        loss: mean loss of the update.
+        learning_rate: the rate this update used.
+        gradient_norm: the norm before clipping, or None.
+        units: units of the whole global batch.
+        examples: examples of the whole global batch.
+        data_seconds: seconds the update waited for data.
+        ids_digest: digest of the item ids, in order.
+        applied: False when the update was skipped (non-finite, or no unit).
+        why: why it was skipped.
+        metrics: further pairs (sum, count).
+    """
+
+    step: int
+    loss: Tensor | float
+    learning_rate: float = 0.0
+    gradient_norm: Tensor | float | None = None
+    units: float = 0.0
+    examples: int = 0
+    data_seconds: float = 0.0
+    ids_digest: str = ""
+    applied: bool = True
+    why: str = ""
+    metrics: Mapping[str, tuple[Tensor | float, Tensor | float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """What ``export`` hands over.
+
+    Attributes:
+        name: the folder that ``replay`` loads, one of the trainer's declared artifacts.
+        controls: inputs to ask the artifact again in a new process.
+        expected: the answers before export, in the recorded precision.
+        facts: JSON for the report: precision, before and after, licences.
+    """
+
+    name: str
+    controls: Sequence[JSON] = ()
+    expected: Sequence[JSON] = ()
+    facts: Mapping[str, JSON] = field(default_factory=dict)
