@@ -94,6 +94,9 @@ def _problem(
     here: str, path: Sequence[str | int], detail: Mapping[str, Any], schema: Mapping[str, Any]
 ) -> Problem:
     parent, fragment = _fragments(path, schema)
+    if detail["loc"][-1] == "[key]":
+        patterns = " or ".join(parent.get("patternProperties", {}))
+        return Problem(here, f"the name {path[-1]!r}", f"a name matching {patterns}")
     if detail["type"] == "extra_forbidden":
         known = parent.get("properties", {})
         return Problem(
@@ -137,8 +140,7 @@ def _step(schema: Mapping[str, Any], step: str | int, root: Mapping[str, Any]) -
         found = schema.get("items")
     else:
         properties = schema.get("properties", {})
-        extra = schema.get("additionalProperties")
-        found = properties.get(step) or (extra if isinstance(extra, Mapping) else None)
+        found = properties.get(step) or _schema_of_other_keys(schema)
     if found is not None:
         return found
     for alternative in schema.get("anyOf", ()):
@@ -148,11 +150,22 @@ def _step(schema: Mapping[str, Any], step: str | int, root: Mapping[str, Any]) -
     return None
 
 
+def _schema_of_other_keys(schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What a mapping with free keys says of its values; pydantic writes a key's pattern beside it."""
+    patterns: Mapping[str, Mapping[str, Any]] = schema.get("patternProperties", {})
+    for below in patterns.values():
+        return below
+    extra = schema.get("additionalProperties")
+    return extra if isinstance(extra, Mapping) else None
+
+
 def _path_in_document(location: Sequence[str | int], root: Mapping[str, Any]) -> list[str | int]:
     """Drop the steps pydantic adds for the alternatives of a union: they are not in the document."""
     path: list[str | int] = []
     here: Mapping[str, Any] = root
     for index, step in enumerate(location):
+        if step == "[key]":  # pydantic's word for a mapping's key, whose own step stands before it
+            continue
         below = _step(here, step, root)
         if below is None and index < len(location) - 1 and path:
             continue

@@ -1,0 +1,97 @@
+"""Owns how a file comes into being: whole or not at all, and as strict JSON.
+
+It must not know what the files mean.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+READ_BYTES = 1 << 20
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Write beside, fsync, rename, fsync the directory: readers see the old file or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with beside.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
+def write_json(path: Path, document: Any) -> None:
+    """Write strict, indented JSON atomically; non-finite numbers become null."""
+    text = json.dumps(finite(document), indent=2, ensure_ascii=False, allow_nan=False)
+    write_atomic(path, text.encode() + b"\n")
+
+
+def read_json(path: Path) -> Any:
+    """Parse a JSON file."""
+    return json.loads(path.read_bytes())
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_file(path: Path) -> None:
+    """Make a file's bytes durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sha256_file(path: Path) -> str:
+    """Hex digest of a file, read in pieces."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(READ_BYTES):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def sha256_tree(folder: Path) -> tuple[str, int]:
+    """Digest over names and contents of every file below ``folder``, and their total bytes."""
+    digest = hashlib.sha256()
+    total = 0
+    for path in sorted(each for each in folder.rglob("*") if each.is_file()):
+        digest.update(f"{path.relative_to(folder).as_posix()}\0{sha256_file(path)}\n".encode())
+        total += path.stat().st_size
+    return digest.hexdigest(), total
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory if it is there."""
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def finite(value: Any) -> Any:
+    """A copy of a JSON value with every NaN and infinity as None."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): finite(each) for key, each in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return [finite(each) for each in value]
+    return value

@@ -1,0 +1,238 @@
+"""Owns the job document ``app.trainer.job/v1``: what it may say, how it is read, and its digest.
+
+A job says what to do and nothing of where: variables of one start live in the environment. This file must
+not know how inputs are fetched, and checks hyperparameters only through the trainer's own class.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from app_trainer_sdk.catalog import ModelRow
+from app_trainer_sdk.contract import Trainer
+from app_trainer_sdk.contract_check import merged_defaults
+from app_trainer_sdk.errors import BadJob, Problem, did_you_mean
+from app_trainer_sdk.hyperparameters import Hyperparameters
+from app_trainer_sdk.validation import explain, show
+
+JOB_SCHEMA = "app.trainer.job/v1"
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class FileReference(_Document):
+    """One file: where it is (a path, ``file:`` or ``https:`` URL) and, when known, its size and digest."""
+
+    url: Annotated[str, Field(min_length=1)]
+    size: Annotated[int, Field(ge=0)] | None = None
+    sha256: Sha256 | None = None
+
+
+class WeightsReference(_Document):
+    """Base weights: a local folder or file (``url``), or a Hub repository at a pinned revision."""
+
+    url: Annotated[str, Field(min_length=1)] | None = None
+    hub: Annotated[str, Field(pattern=r"^[\w.-]+/[\w.-]+$")] | None = None
+    revision: str | None = None
+
+
+class Outputs(_Document):
+    """What must be handed over for the job to count as succeeded."""
+
+    required: list[Name] = Field(default_factory=list)
+
+
+class Callbacks(_Document):
+    """Where events go. In ``notify`` mode nothing in an answer is obeyed."""
+
+    url: Annotated[str, Field(pattern=r"^https?://")]
+    mode: Literal["notify", "control"] = "notify"
+
+
+class Job(_Document):
+    """A job, normalised: every file is an object, every default of the document is filled in."""
+
+    schema_: Literal["app.trainer.job/v1"] = Field("app.trainer.job/v1", alias="schema")
+    job_id: Name | None = None
+    trainer: Annotated[str, Field(min_length=1)]
+    model: Annotated[str, Field(min_length=1)]
+    method: Annotated[str, Field(min_length=1)] | None = None
+    hyperparameters: dict[str, Any] = Field(default_factory=dict)
+    weights: dict[Name, WeightsReference] = Field(default_factory=dict)
+    inputs: dict[Name, FileReference] = Field(default_factory=dict)
+    outputs: Outputs = Field(default_factory=Outputs)
+    callbacks: Callbacks | None = None
+
+    def document(self) -> dict[str, Any]:
+        """The job as JSON, without what was not said."""
+        return self.model_dump(by_alias=True, exclude_none=True)
+
+    def identifier(self) -> str:
+        """``job_id``, or a digest of what the job asks for (callbacks are how it is told, not what it is)."""
+        if self.job_id:
+            return self.job_id
+        asked = {key: value for key, value in self.document().items() if key not in ("callbacks", "job_id")}
+        canonical = json.dumps(asked, sort_keys=True, separators=(",", ":"))
+        return "j_" + hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+def load_job(path: Path) -> Job:
+    """Read a job from a JSON or YAML file; paths in it are relative to the file.
+
+    Raises:
+        BadJob: the file is missing, unreadable, not JSON or YAML, or not a job; all problems at once.
+    """
+    return read_job(parse_document(path), base=path.resolve().parent)
+
+
+def parse_document(path: Path) -> Any:
+    """Parse a JSON or YAML file; a syntax error is told with its line and column."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise BadJob(f"no job file at {path}", expected="a JSON or YAML file", setting="--job") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadJob(f"cannot read {path}: {error}", expected="readable UTF-8", setting="--job") from None
+    if path.suffix.lower() in (".yaml", ".yml"):
+        return _parse_yaml(path, text)
+    try:
+        return json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise BadJob(f"{path} is not JSON: {error.msg} at {place}", expected="valid JSON") from None
+    except ValueError as error:
+        raise BadJob(f"{path} is not a job: {error}", expected="valid JSON") from None
+
+
+def read_job(document: Any, *, base: Path | None = None) -> Job:
+    """Validate a parsed job. Relative paths are resolved against ``base`` when it is given."""
+    if not isinstance(document, Mapping):
+        raise BadJob(f"a job that is {show(document)}", expected="an object with trainer and model")
+    normal = _normalised(document)
+    try:
+        job = Job.model_validate(normal)
+    except ValidationError as error:
+        raise BadJob("the job cannot be used:", problems=explain(error, Job)) from None
+    return _resolve_paths(job, base) if base else job
+
+
+def check_job(job: Job, trainer: type[Trainer]) -> tuple[Hyperparameters, ModelRow, str]:
+    """Check what only the trainer knows: model, method, inputs, hyperparameters; all problems at once.
+
+    Returns:
+        the settings as asked (defaults merged), the catalog row and the method.
+    """
+    problems: list[Problem] = []
+    rows = {row.name: row for row in trainer.models}
+    method = job.method or trainer.methods[0]
+    if job.model not in rows:
+        problems.append(_unknown("/model", job.model, rows, "a model of the trainer"))
+    if method not in trainer.methods:
+        problems.append(_unknown("/method", method, trainer.methods, "a method of the trainer"))
+    problems += _input_problems(job, trainer)
+    if job.model in rows and method in trainer.methods:
+        defaults = merged_defaults(trainer, rows[job.model], method)
+        values = {**_not_asked_otherwise(defaults, job.hyperparameters), **job.hyperparameters}
+    else:
+        values = dict(job.hyperparameters)
+    settings, wrong = trainer.hyperparameters_class.inspect(values)
+    problems += wrong
+    for name in job.outputs.required:
+        if name not in trainer.artifacts.get(method, ()):
+            problems.append(
+                _unknown("/outputs/required", name, trainer.artifacts.get(method, ()), "an artifact of the method")
+            )
+    if problems or settings is None:
+        raise BadJob("the job cannot be used:", problems=problems)
+    return settings, rows[job.model], method
+
+
+def _not_asked_otherwise(defaults: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Defaults that do not contradict what the job says: asking for epochs drops a default for updates."""
+    kept = dict(defaults)
+    if "updates" in asked or "epochs" in asked:
+        kept.pop("updates", None)
+        kept.pop("epochs", None)
+    batch = {"global_batch", "microbatch", "gradient_accumulation_steps"}
+    if batch & asked.keys():
+        kept = {name: value for name, value in kept.items() if name not in batch}
+    return kept
+
+
+def _input_problems(job: Job, trainer: type[Trainer]) -> list[Problem]:
+    problems = [
+        _unknown(f"/inputs/{name}", name, trainer.inputs, "an input of the trainer")
+        for name in job.inputs
+        if name not in trainer.inputs
+    ]
+    for name, described in trainer.inputs.items():
+        if described.required and name not in job.inputs:
+            problems.append(Problem(f"/inputs/{name}", "nothing", f"a path or URL: {described.description}"))
+    return problems
+
+
+def _unknown(pointer: str, found: str, known: Any, expected: str) -> Problem:
+    return Problem(pointer, repr(found), expected, did_you_mean(found, known))
+
+
+def _normalised(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A string where a file is expected means ``{"url": ...}``: said before validation, told once."""
+    normal = dict(document)
+    for key in ("inputs", "weights"):
+        if isinstance(normal.get(key), Mapping):
+            normal[key] = {
+                name: {"url": value} if isinstance(value, str) else value for name, value in normal[key].items()
+            }
+    if isinstance(normal.get("callbacks"), str):
+        normal["callbacks"] = {"url": normal["callbacks"]}
+    return normal
+
+
+def _resolve_paths(job: Job, base: Path) -> Job:
+    def resolve(reference: Any) -> Any:
+        if reference.url is None or "://" in reference.url or reference.url.startswith("file:"):
+            return reference
+        return reference.model_copy(update={"url": str(base / Path(reference.url).expanduser())})
+
+    return job.model_copy(
+        update={
+            "inputs": {name: resolve(each) for name, each in job.inputs.items()},
+            "weights": {name: resolve(each) for name, each in job.weights.items()},
+            "job_id": job.identifier(),
+        }
+    )
+
+
+def _parse_yaml(path: Path, text: str) -> Any:
+    import yaml  # 30 ms that a JSON job need not pay
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise BadJob(f"{path} is not YAML: {error.problem}{place}", expected="valid YAML") from None
+    except yaml.YAMLError as error:
+        raise BadJob(f"{path} is not YAML: {error}", expected="valid YAML") from None
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    document = dict(pairs)
+    if len(document) != len(pairs):
+        twice = next(key for key, _ in pairs if [each for each, _ in pairs].count(key) > 1)
+        raise ValueError(f"the key {twice!r} stands twice")
+    return document
+
+
+def _refuse_constant(word: str) -> None:
+    raise ValueError(f"{word} is not a JSON number")
