@@ -154,6 +154,8 @@ def merged_defaults(trainer: Any, row: ModelRow, method: str) -> Mapping[str, An
 
 
 def _is_method(value: Any) -> bool:
+    if isinstance(value, type):
+        return False  # hyperparameters_class holds a class
     return callable(value) or isinstance(value, classmethod | staticmethod | property)
 
 
