@@ -1,0 +1,79 @@
+# ruff: noqa: TID253 - below the torch line
+"""Owns the model that trains: real weights or shapes alone, with LoRA layers when the method asks.
+
+It must not know data, losses or export. Weights that train are fp32; frozen ones have the precision of the
+forward pass.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from app_trainer_sdk.handle import Run
+from app_trainer_sdk.values import Modules
+from trainer_images.text.packing import register
+from trainer_images.text.weights import base_identity, keep_blocks, load_model, weights_folder
+
+
+def build_model(run: Run, *, weights: bool) -> Modules:
+    """The causal language model, its rows laid end to end.
+
+    New LoRA matrices are drawn from torch's global generator: the caller seeds it.
+
+    Args:
+        run: the job.
+        weights: False builds from the catalog row alone, on torch's default device, and reads no file.
+    """
+    base = _with_weights(run) if weights else _shapes_alone(run)
+    base.config.use_cache = False  # The key-value cache serves generation only.
+    root = add_lora(run, base) if run.method == "lora" else base
+    return Modules(root=root, blocks=tuple(language_model(root).get_decoder().layers))
+
+
+def add_lora(run: Run, base: Any) -> Any:
+    """The base model frozen, inside a peft model whose new matrices train in fp32."""
+    # Importing peft takes a second, which full fine-tuning need not pay.
+    from peft import LoraConfig, get_peft_model
+
+    settings = run.settings
+    targets = settings.lora_targets
+    base.name_or_path, revision = base_identity(run)
+    config = LoraConfig(
+        task_type="CAUSAL_LM",
+        r=settings.lora_rank,
+        lora_alpha=settings.lora_alpha,
+        lora_dropout=settings.lora_dropout,
+        target_modules=targets if isinstance(targets, str) else list(targets),
+        base_model_name_or_path=base.name_or_path,
+        revision=revision or None,
+    )
+    return get_peft_model(base, config)
+
+
+def language_model(root: nn.Module) -> Any:
+    """The transformers model inside ``root``, whether or not peft is around it."""
+    return root.get_base_model() if hasattr(root, "get_base_model") else root  # type: ignore[operator]
+
+
+def _with_weights(run: Run) -> Any:
+    return load_model(
+        weights_folder(run),
+        dtype=_dtype(run),
+        keep_layers=run.settings.keep_layers,
+        attention=register(),
+    )
+
+
+def _shapes_alone(run: Run) -> Any:
+    config = AutoConfig.for_model(**run.model.architecture)
+    keep_blocks(config, run.settings.keep_layers)
+    return AutoModelForCausalLM.from_config(config, dtype=_dtype(run), attn_implementation=register())
+
+
+def _dtype(run: Run) -> torch.dtype:
+    """Precision of the base weights: what trains is fp32, what only multiplies has the forward's precision."""
+    return run.dtype if run.method == "lora" and run.dtype is not None else torch.float32

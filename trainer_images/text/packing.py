@@ -1,0 +1,113 @@
+# ruff: noqa: TID253 - below the torch line
+"""Owns attention over rows laid end to end: each row sees itself and what stands before it, nothing else.
+
+No padding, and never a mask of tokens by tokens. On CUDA one variable-length kernel does all rows where
+torch has it; elsewhere each row is one causal call. It must not know models, losses or data. Sliding windows
+and soft caps are refused: no model of the catalog has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface
+
+try:
+    from torch.nn.attention.varlen import varlen_attn
+except ImportError:  # torch before 2.10, or a build without it
+    varlen_attn = None
+
+#: The name under which transformers' models find this attention.
+NAME = "rows_end_to_end"
+
+#: What the variable-length kernel computes in; fp32 goes row by row.
+KERNEL_DTYPES = (torch.float16, torch.bfloat16)
+
+
+class RowLayout:
+    """Where rows begin and end. One object, so that compiled blocks do not specialise on the lengths.
+
+    Args:
+        lengths: tokens of each row, on the host.
+        starts: the same as running sums from 0, an int32 tensor on the model's device, for the kernel.
+    """
+
+    __slots__ = ("lengths", "starts")
+
+    def __init__(self, lengths: Sequence[int], starts: Tensor) -> None:
+        self.lengths = list(lengths)
+        self.starts = starts
+
+
+def register() -> str:
+    """Make the attention known to transformers. Calling it again changes nothing.
+
+    Returns:
+        the name to give as ``attn_implementation``.
+    """
+    AttentionInterface.register(NAME, attend)
+    return NAME
+
+
+@torch.compiler.disable(recursive=True)
+def attend(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float,
+    row_layout: RowLayout,
+    dropout: float = 0.0,
+    **unused: Any,
+) -> tuple[Tensor, None]:
+    """Causal attention inside each row, in the form transformers calls.
+
+    Args:
+        module: the attention layer; unused, part of the interface.
+        query: (1, heads, tokens, width); ``key`` and ``value`` may have fewer heads.
+        key: (1, key heads, tokens, width).
+        value: (1, key heads, tokens, width).
+        attention_mask: always None: the layout says which tokens belong together.
+        scaling: factor on the scores.
+        row_layout: the rows.
+        dropout: probability of dropping a score.
+        unused: what transformers passes to every attention.
+
+    Returns:
+        (1, tokens, heads, width), and None in place of the scores.
+    """
+    if attention_mask is not None or unused.get("sliding_window") or unused.get("softcap"):
+        raise NotImplementedError("rows laid end to end know plain causal attention only")
+    if varlen_attn is not None and query.is_cuda and query.dtype in KERNEL_DTYPES and not dropout:
+        return _all_rows_at_once(query, key, value, row_layout, scaling), None
+    return _row_by_row(query, key, value, row_layout.lengths, scaling, dropout), None
+
+
+def _all_rows_at_once(query: Tensor, key: Tensor, value: Tensor, layout: RowLayout, scaling: float) -> Tensor:
+    longest = max(layout.lengths)
+    tokens_first = [each[0].transpose(0, 1) for each in (query, key.to(query.dtype), value.to(query.dtype))]
+    out = varlen_attn(
+        *tokens_first, layout.starts, layout.starts, longest, longest,
+        scale=scaling, window_size=(-1, 0), enable_gqa=query.shape[1] != key.shape[1],
+    )  # fmt: skip
+    return out.unsqueeze(0)
+
+
+def _row_by_row(
+    query: Tensor, key: Tensor, value: Tensor, lengths: list[int], scaling: float, dropout: float
+) -> Tensor:
+    grouped = query.shape[1] != key.shape[1]
+    rows = zip(query.split(lengths, 2), key.split(lengths, 2), value.split(lengths, 2), strict=True)
+    answers = [
+        scaled_dot_product_attention(
+            *row, is_causal=True, scale=scaling, dropout_p=dropout, enable_gqa=grouped
+        ).transpose(1, 2)
+        for row in rows
+    ]
+    return torch.cat(answers, dim=1)

@@ -1,0 +1,152 @@
+# ruff: noqa: TID253 - below the torch line
+"""Owns the base weights on disk: which folder to load, and the phase that makes one from a GGUF file.
+
+It must not know LoRA, training or data.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging
+
+from app_trainer_sdk.errors import BadData, InputMissing
+from app_trainer_sdk.handle import Run
+from app_trainer_sdk.values import JSON, Phase
+
+#: Raise it when the same GGUF file would become another folder.
+CONVERTER_VERSION = 1
+
+
+def phases(run: Run) -> Sequence[Phase]:
+    """The conversion, when the base weights are a GGUF file; a folder is used as it is."""
+    if not is_gguf(run):
+        return ()
+    key = {"weights": _digest(run), "converter": CONVERTER_VERSION}
+    return (Phase("weights", convert, key),)
+
+
+def is_gguf(run: Run) -> bool:
+    """Whether the base weights came as one GGUF file."""
+    return run.weights["base"].suffix == ".gguf"
+
+
+def weights_folder(run: Run) -> Path:
+    """The transformers folder of the base weights: converted by the phase, or given."""
+    if is_gguf(run):
+        return run.store["weights"]
+    folder = run.weights["base"]
+    if not (folder / "config.json").is_file():
+        raise InputMissing(
+            f"no config.json in {folder}", expected="a transformers folder or a .gguf file", setting="/model"
+        )
+    return folder
+
+
+def base_identity(run: Run) -> tuple[str, str]:
+    """Name and revision of the base weights as others can find them; never a local path.
+
+    Weights out of a GGUF file were quantised once: they are not the Hub's, so they keep the catalog's name.
+    """
+    source = run.model.weights.get("base")
+    if source is not None and source.hub and not is_gguf(run):
+        return source.hub, source.revision
+    digest = (source.sha256 or source.revision) if source is not None else ""
+    return run.model.name, digest
+
+
+def convert(run: Run, directory: Path) -> Mapping[str, JSON]:
+    """Write the GGUF file as an ordinary bf16 transformers folder, tokenizer and chat template included.
+
+    Raises:
+        BadData: the file is not the one the catalog names.
+    """
+    file = run.weights["base"]
+    _check_digest(run, file)
+    run.check()
+    with quiet():
+        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+        loaded = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+        run.check()
+        # A model loaded from GGUF refuses to be saved; one built from its configuration is an ordinary model.
+        values = loaded.config.to_dict()
+        values.pop("quantization_config", None)
+        values.pop("_name_or_path", None)
+        config = AutoConfig.for_model(**values)
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config)
+        model.load_state_dict(loaded.state_dict(), assign=True)
+        del loaded  # The state is shared with the model now; bf16 below then halves it.
+        model.tie_weights()
+        model.to(torch.bfloat16).save_pretrained(directory)
+        tokenizer.save_pretrained(directory)
+    size = sum(path.stat().st_size for path in directory.iterdir())
+    return {"parameters": sum(each.numel() for each in model.parameters()), "dtype": "bfloat16", "bytes": size}
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """The tokenizer of a transformers folder, from the folder alone."""
+    return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+
+
+def load_model(folder: Path, *, dtype: torch.dtype, keep_layers: int = 0, attention: str = "sdpa") -> Any:
+    """The causal language model of a transformers folder.
+
+    Args:
+        folder: a transformers folder.
+        dtype: precision of all weights.
+        keep_layers: number of first blocks to keep; 0 keeps all.
+        attention: a name known to transformers' attention interface.
+    """
+    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    keep_blocks(config, keep_layers)
+    with quiet():
+        return AutoModelForCausalLM.from_pretrained(
+            folder, config=config, dtype=dtype, attn_implementation=attention, local_files_only=True
+        )
+
+
+def keep_blocks(config: Any, keep_layers: int) -> None:
+    """Shorten a configuration to its first blocks; 0, or more than there are, keeps all."""
+    if keep_layers:
+        config.num_hidden_layers = min(keep_layers, config.num_hidden_layers)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Hold transformers' bars and notices back: a run reports progress in one place."""
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _digest(run: Run) -> str:
+    source = run.model.weights.get("base")
+    return source.sha256 if source is not None and source.sha256 else _file_digest(run.weights["base"])
+
+
+def _check_digest(run: Run, file: Path) -> None:
+    expected, found = _digest(run), _file_digest(file)
+    if found != expected:
+        raise BadData(
+            f"{file.name} has the SHA-256 {found}",
+            expected=expected,
+            setting=f"the weights of {run.model.name}",
+        )
+
+
+def _file_digest(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
