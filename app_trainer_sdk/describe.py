@@ -92,7 +92,9 @@ def _arguments(argv: Sequence[str] | None) -> Any:
         description="Print what the installed trainers offer, as JSON. Neither a GPU nor torch is needed.",
         exit_on_error=False,
     )
-    parser.add_argument("trainer", nargs="?", help="a trainer's name, or package.module:Class; all when left out")
+    parser.add_argument(
+        "trainer", nargs="?", help="a trainer's name, or package.module:Class; all when left out"
+    )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--table", action="store_true", help="print a table for people")
     form.add_argument("--schema", action="store_true", help="print the JSON Schema of the document")

@@ -46,9 +46,7 @@ def _trainer_rows(trainer: Mapping[str, Any]) -> Iterator[list[str]]:
 def _of_note(defaults: Mapping[str, Any], general: Mapping[str, Any]) -> str:
     """The learning rate, and what this model's defaults change of the trainer's general ones."""
     noted = {
-        name: value
-        for name, value in defaults.items()
-        if name == "learning_rate" or value != general.get(name)
+        name: value for name, value in defaults.items() if name == "learning_rate" or value != general.get(name)
     }
     return ", ".join(f"{name} {value}" for name, value in noted.items())
 

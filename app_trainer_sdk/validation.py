@@ -94,7 +94,7 @@ def _problem(
     here: str, path: Sequence[str | int], detail: Mapping[str, Any], schema: Mapping[str, Any]
 ) -> Problem:
     parent, fragment = _fragments(path, schema)
-    if detail["loc"][-1] == "[key]":
+    if detail["loc"][-1:] == ("[key]",):
         patterns = " or ".join(parent.get("patternProperties", {}))
         return Problem(here, f"the name {path[-1]!r}", f"a name matching {patterns}")
     if detail["type"] == "extra_forbidden":

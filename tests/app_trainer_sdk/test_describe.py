@@ -1,0 +1,294 @@
+"""The describe document: valid against its schema, equal bytes, no torch, and told to people as a table."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from app_trainer_sdk.catalog import Floor, ModelRow, Requirements, WeightSource
+from app_trainer_sdk.contract import SupervisedTrainer
+from app_trainer_sdk.describe import describe_document, main, render
+from app_trainer_sdk.describe_schema import DescribeDocument, document_schema
+from app_trainer_sdk.describe_table import render_table
+from app_trainer_sdk.hyperparameters import Hyperparameters, setting
+from app_trainer_sdk.values import Input
+
+MEASURED = {"card": "H200", "date": "2026-11-30", "settings": {"microbatch": 1}}
+HUB = WeightSource("abc123", hub="owner/tiny", size_bytes=1_000)
+
+
+class ToySettings(Hyperparameters):
+    """Settings of a toy."""
+
+    max_length: int = setting(64, "Longest row.", unit="tokens", ge=1, le=1_000)
+
+
+class Toy(SupervisedTrainer):
+    name = "toy"
+    version = "3"
+    methods = ("lora", "full")
+    models = (
+        ModelRow(
+            "tiny-1m", "Tiny", 1_234_567, licence="Apache-2.0",
+            weights={"base": WeightSource("abc123", hub="owner/tiny", package="tiny-weights", file="tiny.gguf",
+                                          sha256="00ff", size_bytes=1_000), "teacher": HUB},
+            floors={"lora": Floor(1.5, "measured", MEASURED), "full": Floor(2.25, "predicted")},
+            defaults={"lora": {"learning_rate": 3e-4}},
+        ),
+        ModelRow("nameless", "Nameless", 999, weights={"base": WeightSource("x", hub="owner/x")}),
+    )  # fmt: skip
+    hyperparameters_class = ToySettings
+    defaults = {"lora": {"learning_rate": 1e-4, "weight_decay": 0.1}}
+    inputs = {"dataset": Input("Rows."), "hints": Input("More.", required=False)}
+    artifacts = {"lora": ("adapter", "samples"), "full": ("weights",)}
+    preparation = ("encode",)
+    requirements = Requirements(host_memory_gib=8, compute_capability="8.0")
+
+    def build_model(self, run, *, weights): ...
+    def dataset(self, run, split): ...
+    def collate(self, run, items): ...
+    def loss(self, modules, batch, random): ...
+    def largest_batch(self, run, rows): ...
+    def export(self, run, saved, directory): ...
+    def replay(self, run, directory, controls): ...
+
+
+@pytest.fixture(scope="module")
+def document():
+    return describe_document([Toy])
+
+
+@pytest.fixture(scope="module")
+def toy(document):
+    return document["trainers"][0]
+
+
+def test_the_document_keeps_its_schema(document):
+    """The published schema, as any validator reads it, and the classes it comes from."""
+    schema = document_schema()
+    Draft202012Validator.check_schema(schema)
+    read_back = json.loads(render(document))
+
+    assert [] == list(Draft202012Validator(schema).iter_errors(read_back))
+    assert "app.trainer.describe/v1" == DescribeDocument.model_validate(read_back).version_name
+
+
+def test_the_schema_describes_what_it_does_not_name():
+    """A null floor or need is explained where an engineer looks."""
+    floor = document_schema()["$defs"]["FloorFacts"]["properties"]
+
+    assert "null when no floor is known" in floor["gib"]["description"]
+    assert "without evidence is declared" in floor["grade"]["description"]
+
+
+def test_the_schema_of_settings_is_2020_12(toy):
+    """A control plane validates jobs with it: defaults pass, mistakes do not, units stay."""
+    schema = toy["hyperparameters"]
+    Draft202012Validator.check_schema(schema)
+    validator = Draft202012Validator(schema)
+
+    assert "https://json-schema.org/draft/2020-12/schema" == schema["$schema"]
+    assert ("tokens", "updates") == tuple(
+        schema["properties"][name]["unit"] for name in ("max_length", "updates")
+    )
+    assert validator.is_valid({"updates": "auto"})
+    assert validator.is_valid({"updates": 1})
+    assert not validator.is_valid({"updates": "atuo"})
+    assert not validator.is_valid({"learning_rte": 1})
+
+
+def test_every_default_of_every_model_passes_the_schema(toy):
+    """What a silent job gets is a job that would be accepted."""
+    validator = Draft202012Validator(toy["hyperparameters"])
+    for model in toy["models"]:
+        for method in model["methods"].values():
+            assert validator.is_valid(method["defaults"])
+
+
+def test_defaults_are_complete_and_the_rows_win(toy):
+    """Class, then trainer, then model row; every setting is there."""
+    tiny, nameless = (model["methods"] for model in toy["models"])
+
+    assert set(toy["hyperparameters"]["properties"]) == set(tiny["lora"]["defaults"])
+    assert (3e-4, 0.1, 64) == tuple(tiny["lora"]["defaults"][name] for name in
+                                    ("learning_rate", "weight_decay", "max_length"))  # fmt: skip
+    assert 1e-4 == nameless["lora"]["defaults"]["learning_rate"]
+    assert (1e-3, 0.0) == tuple(tiny["full"]["defaults"][name] for name in ("learning_rate", "weight_decay"))
+
+
+def test_floors_carry_their_grade(toy):
+    """Each method and inference; without evidence a floor is declared, and a missing one is null."""
+    assert {
+        "lora": {"gib": 1.5, "grade": "measured", "evidence": MEASURED},
+        "full": {"gib": 2.25, "grade": "declared", "evidence": {}},
+        "inference": {"gib": None, "grade": None, "evidence": {}},
+    } == toy["models"][0]["floors"]
+
+
+def test_weights_say_what_and_from_where(toy):
+    """Sources in the order they are tried, and the bytes of all roles."""
+    tiny, nameless = toy["models"]
+
+    assert {
+        "revision": "abc123",
+        "size_bytes": 1_000,
+        "sources": [
+            {"kind": "package", "package": "tiny-weights", "file": "tiny.gguf", "sha256": "00ff"},
+            {"kind": "hub", "repository": "owner/tiny"},
+        ],
+    } == tiny["weights"]["base"]
+    assert 2_000 == tiny["weights_bytes"]
+    assert (None, None) == (nameless["weights_bytes"], nameless["weights"]["base"]["size_bytes"])
+
+
+def test_phases_stand_in_order(toy):
+    """The trainer's preparation stands between reading the data and loading the model."""
+    phases = [(phase["name"], phase["kind"]) for phase in toy["phases"]]
+
+    assert ["inputs", "examine", "encode", "load", "train", "evaluate", "export", "replay"] == [
+        name for name, _ in phases
+    ]
+    assert [("encode", "preparation")] == [phase for phase in phases if phase[1] != "built_in"]
+
+
+def test_facts_of_a_trainer(toy):
+    """Inputs, artifacts by method and requirements, with null where nothing is stated."""
+    assert ("toy", "3", ["lora", "full"]) == (toy["name"], toy["version"], toy["methods"])
+    assert {"description": "More.", "required": False} == toy["inputs"]["hints"]
+    assert {"lora": ["adapter", "samples"], "full": ["weights"]} == toy["artifacts"]
+    assert {
+        "host_memory_gib": 8,
+        "disk_gib": None,
+        "shared_memory_mib": None,
+        "compute_capability": "8.0",
+        "driver": None,
+    } == toy["requirements"]
+
+
+def test_trainers_are_sorted_and_each_keeps_its_schema_once(document):
+    """The order of the argument does not matter, and models do not repeat the settings."""
+    other = type("Other", (SupervisedTrainer,), {**_facts_of(Toy), "name": "another"})
+
+    assert describe_document([Toy, other]) == describe_document([other, Toy])
+    assert ["another", "toy"] == [each["name"] for each in describe_document([Toy, other])["trainers"]]
+    assert 1 == render(document).count('"$schema"')
+
+
+def _facts_of(trainer: type) -> dict:
+    return {name: value for name, value in vars(trainer).items() if name != "__dict__" and name[:2] != "_a"}
+
+
+def test_the_bytes_are_ascii_and_end_a_line(document):
+    """Equal in any locale, fit for a label, and a text file."""
+    text = render(document)
+
+    assert text.isascii()
+    assert text.endswith("}\n")
+    with pytest.raises(ValueError, match="JSON compliant"):
+        render({"gib": float("nan")})
+
+
+def test_the_table_is_aligned(document):
+    """One line for each method and for inference; the floor with its grade, and the defaults of note."""
+    lines = render_table(document).splitlines()
+    heading, _, lora, full, inference, other, *_ = lines
+
+    assert 2 + 2 * 3 == len(lines)
+    assert ["toy", "tiny-1m", "1.2", "M", "lora", "1.5", "GiB", "measured"] == lora.split()[:8]
+    assert lora.endswith("learning_rate 0.0003, weight_decay 0.1")
+    assert ["full", "2.2", "GiB", "declared", "learning_rate", "0.001"] == full.split()
+    assert ["inference", "unknown", "none"] == inference.split()
+    assert ["nameless", "999", "lora", "unknown", "none"] == other.split()[:5]
+    assert len({line.index(word) for line, word in ((heading, "method"), (lora, "lora"), (full, "full"))}) == 1
+
+
+def test_the_table_of_nothing():
+    """Said in words."""
+    assert "No trainer is installed.\n" == render_table(describe_document([]))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "shown"), [(7, "7"), (1_000, "1.0 k"), (134_515_008, "134.5 M"), (7 * 10**9, "7.0 B")]
+)
+def test_parameters_are_counted_as_people_say_them(parameters: int, shown: str):
+    """Three digits or so."""
+    row = ModelRow("a", "A", parameters)
+    trainer = type("Other", (SupervisedTrainer,), {**_facts_of(Toy), "models": (row,)})
+
+    assert f" {shown}  lora" in render_table(describe_document([trainer]))
+
+
+def test_an_unknown_trainer_ends_with_64(capsys: pytest.CaptureFixture[str]):
+    """Nothing on the output, the problem and a hint beside it."""
+    status = main(["txet"])
+    output = capsys.readouterr()
+
+    assert (64, "") == (status, output.out)
+    assert "/trainer: found 'txet'" in output.err
+    assert "did you mean 'text'?" in output.err
+
+
+@pytest.mark.parametrize("arguments", [["--nope"], ["--table", "--schema"], ["a", "b"]])
+def test_wrong_arguments_end_with_64(arguments: list[str], capsys: pytest.CaptureFixture[str]):
+    """Never with 2, which no platform can tell from a shell's mistake."""
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+
+    assert 64 == caught.value.code
+    assert capsys.readouterr().err.startswith("describe: ")
+
+
+def test_the_schema_is_printed(capsys: pytest.CaptureFixture[str]):
+    """``--schema`` needs no trainer."""
+    status = main(["--schema"])
+
+    assert 0 == status
+    assert document_schema() == json.loads(capsys.readouterr().out)
+
+
+def describe(*arguments: str, directory: Path) -> bytes:
+    environment = {**os.environ, "PYTHONPATH": str(directory), "PYTHONHASHSEED": "random"}
+    command = [sys.executable, "-W", "error", "-m", "app_trainer_sdk.describe", *arguments]
+    return subprocess.run(command, check=True, capture_output=True, env=environment).stdout
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Path:
+    """A folder that holds this file's toy as a module, beside a torch that cannot be imported."""
+    (tmp_path / "toy_desk.py").write_text(Path(__file__).read_text())
+    for name in ("torch", "numpy", "transformers"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('the driver is broken')")
+    return tmp_path
+
+
+def test_two_processes_print_equal_bytes_without_torch(desk: Path, document):
+    """No clock, no hash seed, no torch: the bytes are the document's."""
+    first, second = (describe("toy_desk:Toy", directory=desk) for _ in range(2))
+
+    assert first == second == render(document).encode()
+
+
+def test_a_process_prints_the_table(desk: Path, document):
+    """The same table as from the document."""
+    assert render_table(document) == describe("toy_desk:Toy", "--table", directory=desk).decode()
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("trainer_images.text.trainer") is None,
+    reason="the text trainer is not in this checkout",
+)
+def test_the_installed_trainers_keep_the_schema(desk: Path):
+    """What this installation serves is valid, from a process in which torch cannot be imported."""
+    served = json.loads(describe(directory=desk))
+    Draft202012Validator(document_schema()).validate(served)
+
+    assert "text" in [trainer["name"] for trainer in served["trainers"]]
+    for trainer in served["trainers"]:
+        Draft202012Validator.check_schema(trainer["hyperparameters"])
