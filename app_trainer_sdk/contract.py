@@ -123,6 +123,10 @@ class SupervisedTrainer(Trainer):
 
     coupled_rows: ClassVar[bool] = False
     """True when the rows of a batch see each other (contrastive losses): they are never split."""
+    minimum_rows: ClassVar[int] = 1
+    """Least rows a microbatch may have: 2 for a model with batch norm. A shorter rest is merged."""
+    may_lack_gradient: ClassVar[Sequence[str]] = ()
+    """Prefixes of trainable parameters that need not get a gradient in the first update (unused experts)."""
 
     def examine(self, run: Run) -> Examination:
         """Optional hook, as in :class:`Trainer`; by default the length of the training split."""

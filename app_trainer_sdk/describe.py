@@ -58,16 +58,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Print the document, its table or its schema; the exit code."""
     from app_trainer_sdk.errors import TrainerError
 
-    arguments = _arguments(argv)
     try:
-        sys.stdout.write(_answer(arguments.trainer, table=arguments.table, schema=arguments.schema))
+        sys.stdout.write(_answer(**_arguments(sys.argv[1:] if argv is None else argv)))
     except TrainerError as error:
         sys.stderr.write(f"describe: {error}\n")
         return int(error.code)
     return 0
 
 
-def _answer(trainer: str | None, *, table: bool, schema: bool) -> str:
+def _answer(*, trainer: str | None = None, table: bool = False, schema: bool = False) -> str:
     if schema:
         from app_trainer_sdk.describe_schema import document_schema
 
@@ -82,7 +81,9 @@ def _answer(trainer: str | None, *, table: bool, schema: bool) -> str:
     return render(document)
 
 
-def _arguments(argv: Sequence[str] | None) -> Any:
+def _arguments(argv: Sequence[str]) -> dict[str, Any]:
+    if not argv:
+        return {}  # what services ask, without the 3 ms that argparse takes
     import argparse
 
     from app_trainer_sdk.errors import ExitCode
@@ -93,18 +94,18 @@ def _arguments(argv: Sequence[str] | None) -> Any:
         exit_on_error=False,
     )
     parser.add_argument(
-        "trainer", nargs="?", help="a trainer's name, or package.module:Class; all when left out"
+        "trainer", nargs="?", help="a trainer's name or package.module:Class; all when left out"
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--table", action="store_true", help="print a table for people")
     form.add_argument("--schema", action="store_true", help="print the JSON Schema of the document")
     try:
-        arguments, unknown = parser.parse_known_args(argv)
+        asked, unknown = parser.parse_known_args(argv)
     except argparse.ArgumentError as error:
         parser.exit(ExitCode.BAD_JOB, f"describe: {error}\n")
     if unknown:
         parser.exit(ExitCode.BAD_JOB, f"describe: found {unknown[0]!r}\n{parser.format_usage()}")
-    return arguments
+    return vars(asked)
 
 
 def _trainer(trainer: type[Trainer]) -> dict[str, Any]:

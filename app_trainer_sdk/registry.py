@@ -83,7 +83,7 @@ def _by_name(entries: Sequence[EntryPoint]) -> dict[str, EntryPoint]:
 def _load(entry: EntryPoint) -> type[Trainer]:
     try:
         found = entry.load()
-    except Exception as error:  # noqa: BLE001 - whatever an image's module raises is told with its name
+    except Exception as error:
         raise _failed_import(f"trainer {entry.name!r}", _origin(entry), error) from error
     problem = _not_a_trainer(found)
     if problem:
@@ -117,7 +117,7 @@ def _trainer_at(reference: str) -> type[Trainer]:
             expected = f"a module {module_name} that is installed or below {here}"
             raise _no_such_trainer(reference, expected) from error
         raise _failed_import(f"trainer {reference!r}", module_name, error) from error
-    except Exception as error:  # noqa: BLE001 - whatever an author's module raises is told with its name
+    except Exception as error:
         raise _failed_import(f"trainer {reference!r}", module_name, error) from error
     found: Any = module
     for part in class_name.split("."):

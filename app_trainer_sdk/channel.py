@@ -1,0 +1,118 @@
+"""Owns the line between supervisor and rank: JSON lines over a socket, and the stop token they carry.
+
+Stop requests travel here and not as signals, so that a rank is never interrupted in the middle of a
+library. This file must not import torch: both sides use it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from app_trainer_sdk.errors import ExitCode, StopReason, StopRequested
+
+
+class StopToken:
+    """One wish to stop, with its reason; noticed wherever :meth:`check` is called."""
+
+    def __init__(self) -> None:
+        self._asked: StopRequested | None = None
+        self._saving = False
+
+    def request(self, reason: StopReason, *, checkpoint: bool = True) -> None:
+        """Ask to stop. The first reason stands; a later request may only take the checkpoint away."""
+        first = self._asked.reason if self._asked else reason
+        self._asked = StopRequested(first, checkpoint=checkpoint)
+
+    def check(self) -> None:
+        """Raise :class:`StopRequested` when somebody asked; cheap enough for every loop."""
+        asked = self._asked
+        if asked is not None and not (self._saving and asked.checkpoint):
+            raise asked
+
+    @property
+    def asked(self) -> StopRequested | None:
+        """The wish, if there is one."""
+        return self._asked
+
+    def begin_saving(self) -> None:
+        """From here on only a request that gives up the checkpoint interrupts."""
+        self._saving = True
+
+
+class RankChannel:
+    """The rank's end: says facts without ever waiting, and listens for stop requests.
+
+    Args:
+        connection: the socket to the supervisor, or None when there is none (a trainer run in process).
+        token: what a stop request sets.
+        leave: called when the supervisor is gone.
+    """
+
+    def __init__(
+        self, connection: socket.socket | None, token: StopToken, *, leave: Callable[[], None] | None = None
+    ) -> None:
+        self._connection = connection
+        self._token = token
+        self._leave = leave or _leave
+        self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._closing = False
+        if connection is not None:
+            self._writer = threading.Thread(target=self._write, name="channel-writer", daemon=True)
+            self._writer.start()
+            threading.Thread(target=self._listen, name="channel-reader", daemon=True).start()
+
+    def say(self, kind: str, **facts: Any) -> None:
+        """Tell the supervisor something. Returns at once."""
+        if self._connection is not None:
+            self._queue.put(json.dumps({"kind": kind, **facts}).encode() + b"\n")
+
+    def close(self) -> None:
+        """Send what waits, then close."""
+        if self._connection is None:
+            return
+        self._closing = True
+        self._queue.put(None)
+        self._writer.join(timeout=5)
+        self._connection.close()
+
+    def _write(self) -> None:
+        assert self._connection is not None
+        while (line := self._queue.get()) is not None:
+            try:
+                self._connection.sendall(line)
+            except OSError:
+                return  # the reader sees the same end and acts on it
+
+    def _listen(self) -> None:
+        assert self._connection is not None
+        for message in read_messages(self._connection):
+            if message.get("kind") == "stop":
+                self._token.request(message["reason"], checkpoint=message["checkpoint"])
+        if not self._closing:
+            self._leave()
+
+
+def read_messages(connection: socket.socket) -> Iterator[Mapping[str, Any]]:
+    """Messages from a blocking socket until the other side closes it."""
+    pieces = b""
+    while True:
+        try:
+            piece = connection.recv(65536)
+        except OSError:
+            return
+        if not piece:
+            return
+        *lines, pieces = (pieces + piece).split(b"\n")
+        for line in lines:
+            yield json.loads(line)
+
+
+def _leave() -> None:
+    """The supervisor is dead: nobody would hear of anything done from here on."""
+    os._exit(ExitCode.PEER_FAILED)

@@ -1,0 +1,84 @@
+"""Owns what a person sees while a job runs: a progress bar on a terminal, plain lines otherwise."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TextIO
+
+BAR_CHARACTERS = 24
+PLAIN_SECONDS = 5.0
+
+
+class Console:
+    """Prints lines and one progress line.
+
+    Args:
+        stream: where to; a terminal gets a bar that is redrawn in place.
+        clock: seconds, monotonic.
+        quiet: print nothing.
+    """
+
+    def __init__(
+        self, stream: TextIO | None = None, *, clock: Callable[[], float] = time.monotonic, quiet: bool = False
+    ) -> None:
+        self._stream = stream or sys.stderr
+        self._clock = clock
+        self._quiet = quiet
+        self._terminal = self._stream.isatty()
+        self._drawn = False
+        self._told = float("-inf")
+
+    def lines(self, lines: Sequence[str]) -> None:
+        """Print whole lines; a bar being drawn gives way."""
+        if self._quiet:
+            return
+        if self._drawn:
+            self._stream.write("\r\x1b[2K")
+            self._drawn = False
+        for line in lines:
+            self._stream.write(line + "\n")
+        self._stream.flush()
+
+    def progress(self, facts: Mapping[str, Any]) -> None:
+        """Show how far training is."""
+        if self._quiet:
+            return
+        text = progress_text(facts)
+        if self._terminal:
+            self._stream.write(f"\r\x1b[2K{bar(facts['step'], facts['total'])} {text}")
+            self._stream.flush()
+            self._drawn = True
+        elif self._clock() - self._told >= PLAIN_SECONDS or facts["step"] == facts["total"]:
+            self._told = self._clock()
+            self.lines([text])
+
+
+def progress_text(facts: Mapping[str, Any]) -> str:
+    """``update 12/60  loss 4.213  1.3 updates/s  37 s left``."""
+    words = [f"update {facts['step']}/{facts['total']}"]
+    loss = facts.get("metrics", {}).get("loss")
+    words.append("loss not finite" if loss is None else f"loss {loss:.4g}")
+    rate = facts.get("updates_per_second") or 0.0
+    if rate:
+        words.append(f"{rate:.3g} updates/s" if rate >= 1 else f"{1 / rate:.3g} s/update")
+    if facts.get("eta_seconds") is not None:
+        words.append(f"{seconds_text(facts['eta_seconds'])} left")
+    return "  ".join(words)
+
+
+def bar(done: int, total: int) -> str:
+    """A bar of fixed width."""
+    filled = BAR_CHARACTERS * done // max(1, total)
+    return "[" + "#" * filled + "-" * (BAR_CHARACTERS - filled) + "]"
+
+
+def seconds_text(seconds: float) -> str:
+    """``7 s``, ``3 min 20 s``, ``2 h 5 min``."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -1,0 +1,40 @@
+"""Owns every question asked of the device and its processor; nobody else asks torch what it runs on."""
+
+from __future__ import annotations
+
+import os
+import platform
+
+import torch
+
+from app_trainer_sdk.plan import DeviceFacts
+
+DTYPES = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def pick_device(local_rank: int = 0) -> torch.device:
+    """The accelerator of this rank, or the CPU where there is none."""
+    if torch.cuda.is_available():
+        return torch.device("cuda", local_rank)
+    return torch.device("cpu")
+
+
+def device_facts(device: torch.device) -> DeviceFacts:
+    """What the plan needs to know of ``device``."""
+    cores = len(os.sched_getaffinity(0))
+    kernels = torch.backends.cpu.get_cpu_capability()
+    if device.type == "cpu":
+        name = platform.processor() or platform.machine()
+        return DeviceFacts("cpu", name, bf16=False, cores=cores, kernels=kernels)
+    properties = torch.cuda.get_device_properties(device)
+    bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+    return DeviceFacts(
+        device.type, properties.name, bf16=bf16, cores=cores, memory_bytes=properties.total_memory,
+        kernels=kernels,
+    )  # fmt: skip
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has done what was asked; nothing to wait for on the CPU."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,165 @@
+"""Owns the envelope of what is said to the control plane: one value, one id, at most 4 KiB, strict JSON.
+
+Every event is appended to ``attempts/<n>/events.jsonl`` before anybody sends it. This file must not know
+how events travel.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from app_trainer_sdk.files import finite, write_atomic
+
+EVENT_BYTES = 4096
+METRICS_IN_EVENT = 32
+TERMINAL_TYPES = frozenset({"job.succeeded", "job.failed", "job.canceled"})
+
+
+def utc_now() -> datetime:
+    """The clock events are stamped with."""
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing said.
+
+    Attributes:
+        document: the envelope and its facts.
+        body: the exact bytes that are stored and sent.
+    """
+
+    document: Mapping[str, Any]
+    body: bytes
+
+    @property
+    def id(self) -> str:
+        """``job.attempt.seq``: the idempotency key."""
+        return str(self.document["id"])
+
+    @property
+    def type(self) -> str:
+        """Such as ``job.progress``."""
+        return str(self.document["type"])
+
+    @property
+    def replaceable(self) -> bool:
+        """Progress is a snapshot: a later one makes an unsent earlier one worthless."""
+        return self.type == "job.progress"
+
+
+class EventLog:
+    """Makes events of one attempt in order and keeps them on disk.
+
+    Args:
+        directory: the attempt's directory.
+        job_id: the job.
+        attempt: which start this is.
+        instance: random name of this process, so that a replacement container is told apart.
+        now: the clock.
+    """
+
+    def __init__(
+        self, directory: Path, *, job_id: str, attempt: int, instance: str, now: Callable[[], datetime] = utc_now
+    ) -> None:
+        self._path = directory / "events.jsonl"
+        self._terminal = directory / "terminal.json"
+        self._job_id = job_id
+        self._attempt = attempt
+        self._instance = instance
+        self._now = now
+        self._sequence = last_sequence(self._path)
+
+    def add(self, kind: str, **facts: Any) -> Event:
+        """Make the next event, store it, and return it for sending."""
+        self._sequence += 1
+        document = {
+            "v": 1, "id": f"{self._job_id}.{self._attempt}.{self._sequence}", "job_id": self._job_id,
+            "attempt": self._attempt, "instance": self._instance, "seq": self._sequence, "type": kind,
+            "time": self._now().isoformat(timespec="milliseconds").replace("+00:00", "Z"), **facts,
+        }  # fmt: skip
+        event = encode_event(document)
+        with self._path.open("ab") as file:
+            file.write(event.body + b"\n")
+            file.flush()
+            if not event.replaceable:
+                os.fsync(file.fileno())
+        if kind in TERMINAL_TYPES:
+            self._keep_terminal(event)
+        return event
+
+    def _keep_terminal(self, event: Event) -> None:
+        """There is one terminal event an attempt; it is on disk before anybody hears of it."""
+        if not self._terminal.exists():
+            write_atomic(self._terminal, event.body)
+
+
+def encode_event(document: Mapping[str, Any]) -> Event:
+    """Encode an event as strict JSON within the size cap; what does not fit is cut, least useful first.
+
+    Non-finite metrics become null and their names are listed under ``nonfinite``.
+    """
+    kept = dict(document)
+    metrics = kept.get("metrics")
+    if isinstance(metrics, Mapping):
+        names = [name for name, value in metrics.items() if isinstance(value, float) and not math.isfinite(value)]
+        kept["nonfinite"] = sorted({*kept.get("nonfinite", []), *names})
+        kept["metrics"] = dict(list(metrics.items())[:METRICS_IN_EVENT])
+    for shorten in (_keep, _drop_traceback, _cut_message, _drop_data, _drop_metrics, _only_envelope):
+        kept = shorten(kept)
+        body = json.dumps(finite(kept), separators=(",", ":"), allow_nan=False).encode()
+        if len(body) <= EVENT_BYTES:
+            break
+    return Event(kept, body)
+
+
+def last_sequence(path: Path) -> int:
+    """Sequence number of the last whole event in a log, 0 without one."""
+    if not path.exists():
+        return 0
+    last = 0
+    for line in path.read_bytes().splitlines():
+        try:
+            last = max(last, int(json.loads(line)["seq"]))
+        except (ValueError, KeyError):
+            continue  # a line cut off by a kill
+    return last
+
+
+def _keep(document: dict[str, Any]) -> dict[str, Any]:
+    return document
+
+
+def _drop_traceback(document: dict[str, Any]) -> dict[str, Any]:
+    failure = document.get("failure")
+    if not isinstance(failure, Mapping):
+        return document
+    kept = {name: value for name, value in failure.items() if name not in ("traceback", "problems")}
+    return {**document, "failure": kept}
+
+
+def _cut_message(document: dict[str, Any]) -> dict[str, Any]:
+    failure = document.get("failure")
+    if not isinstance(failure, Mapping):
+        return document
+    return {**document, "failure": {**failure, "message": str(failure.get("message", ""))[:200]}}
+
+
+def _drop_data(document: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in document.items() if name not in ("settings", "data", "inputs")}
+
+
+def _drop_metrics(document: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in document.items() if name not in ("metrics", "outputs")}
+
+
+def _only_envelope(document: dict[str, Any]) -> dict[str, Any]:
+    names = ("v", "id", "job_id", "attempt", "instance", "seq", "type", "time", "status", "code")
+    return {name: document[name] for name in names if name in document}

@@ -1,0 +1,133 @@
+"""Owns ``metrics.jsonl``: one line for each update, values read from the device late and in groups.
+
+Floats are written so that they read back exactly; a non-finite number is null, and its name stands in
+``nonfinite``. This file must not know what the numbers mean.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from app_trainer_sdk.values import StepInfo
+
+#: Lines kept in memory before they are written; also the most that a hard kill can cost.
+GROUP_LINES = 32
+GROUP_SECONDS = 1.0
+
+
+class MetricsWriter:
+    """Appends lines to ``metrics.jsonl``.
+
+    Args:
+        path: the file.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, path: Path, *, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._path = path
+        self._clock = clock
+        self._file = path.open("ab")
+        self._waiting: list[tuple[dict[str, Any], dict[str, Tensor | float]]] = []
+        self._written_at = clock()
+        self.lines = count_lines(path)
+        self.latest: dict[str, Any] = {}
+
+    def add(self, info: StepInfo, seconds: float) -> None:
+        """Take one update; its tensors are read when the group is written."""
+        line = {
+            "step": info.step, "learning_rate": info.learning_rate, "units": info.units,
+            "examples": info.examples, "seconds": seconds, "data_seconds": info.data_seconds,
+            "ids": info.ids_digest, "applied": info.applied,
+        }  # fmt: skip
+        if info.why:
+            line["why"] = info.why
+        numbers: dict[str, Tensor | float] = {"loss": info.loss}
+        if info.gradient_norm is not None:
+            numbers["gradient_norm"] = info.gradient_norm
+        for name, (total, count) in info.metrics.items():
+            numbers[name] = total / count
+        self._waiting.append((line, numbers))
+        if len(self._waiting) >= GROUP_LINES or self._clock() - self._written_at > GROUP_SECONDS:
+            self.flush()
+
+    def flush(self, *, sync: bool = False) -> None:
+        """Write what waits; with ``sync`` it is on the disk afterwards."""
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            values = read_numbers([number for _, numbers in waiting for number in numbers.values()])
+            lines = [_complete(line, numbers, values) for line, numbers in waiting]
+            self._file.write(b"".join(json.dumps(line, allow_nan=False).encode() + b"\n" for line in lines))
+            self.lines += len(lines)
+            self.latest = lines[-1]
+        self._file.flush()
+        self._written_at = self._clock()
+        if sync:
+            os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Write what waits and close the file."""
+        self.flush(sync=True)
+        self._file.close()
+
+
+def read_numbers(numbers: list[Tensor | float]) -> Iterator[float]:
+    """Host values of tensors and floats in order, with one transfer for each device and dtype."""
+    groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+    for number in numbers:
+        if isinstance(number, Tensor):
+            groups.setdefault((number.device, number.dtype), []).append(number.detach().reshape(()))
+    read = {key: iter(torch.stack(tensors).tolist()) for key, tensors in groups.items()}
+    for number in numbers:
+        yield next(read[number.device, number.dtype]) if isinstance(number, Tensor) else float(number)
+
+
+def append_line(path: Path, document: Mapping[str, Any]) -> None:
+    """Append one JSON line and make it durable."""
+    with path.open("ab") as file:
+        file.write(json.dumps(document, allow_nan=False).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def count_lines(path: Path) -> int:
+    """Complete lines of a file, 0 when it is not there."""
+    if not path.exists():
+        return 0
+    with path.open("rb") as file:
+        return sum(1 for line in file if line.endswith(b"\n"))
+
+
+def keep_lines(path: Path, count: int) -> None:
+    """Cut a file after its first ``count`` lines: what a killed attempt wrote past its checkpoint goes."""
+    if not path.exists():
+        return
+    with path.open("rb+") as file:
+        for _ in itertools.islice(iter(file.readline, b""), count):
+            pass
+        file.truncate(file.tell())
+
+
+def _complete(
+    line: dict[str, Any], numbers: Mapping[str, Tensor | float], values: Iterator[float]
+) -> dict[str, Any]:
+    nonfinite: list[str] = []
+    for name in numbers:
+        value = next(values)
+        if math.isfinite(value):
+            line[name] = value
+        else:
+            line[name] = None
+            nonfinite.append(name)
+    if nonfinite:
+        line["nonfinite"] = nonfinite
+    return line

@@ -1,0 +1,98 @@
+"""Owns where things lie: the job's directory, one attempt's, and the cache. It must not know their contents."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+PREFIX = "APP_TRAINER_"
+
+
+@dataclass(frozen=True)
+class JobDirectory:
+    """The layout of a job: its state is shared by all attempts, and only one start's own lies below it."""
+
+    root: Path
+
+    @property
+    def job(self) -> Path:
+        """The job as accepted."""
+        return self.root / "job.json"
+
+    @property
+    def plan(self) -> Path:
+        """The plan."""
+        return self.root / "plan.json"
+
+    @property
+    def metrics(self) -> Path:
+        """One line for each update."""
+        return self.root / "metrics.jsonl"
+
+    @property
+    def evaluations(self) -> Path:
+        """One line for each evaluation."""
+        return self.root / "evaluations.jsonl"
+
+    @property
+    def phases(self) -> Path:
+        """One row for each phase."""
+        return self.root / "phases.jsonl"
+
+    @property
+    def result(self) -> Path:
+        """How the job ended."""
+        return self.root / "result.json"
+
+    @property
+    def report(self) -> Path:
+        """The same for people."""
+        return self.root / "report.md"
+
+    @property
+    def inputs(self) -> Path:
+        """Downloaded inputs."""
+        return self.root / "inputs"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Checkpoints."""
+        return self.root / "checkpoints"
+
+    @property
+    def artifacts(self) -> Path:
+        """What is handed over."""
+        return self.root / "artifacts"
+
+    def attempt(self, number: int) -> Path:
+        """What belongs to one start."""
+        return self.root / "attempts" / str(number)
+
+    def next_attempt(self) -> int:
+        """``APP_TRAINER_ATTEMPT`` where the control plane counts, else one more than the last here."""
+        given = os.environ.get(PREFIX + "ATTEMPT")
+        if given and given.isdigit():
+            return int(given)
+        folder = self.root / "attempts"
+        numbers = [int(each.name) for each in folder.iterdir() if each.name.isdigit()] if folder.is_dir() else []
+        return max(numbers, default=0) + 1
+
+
+def cache_directory() -> Path:
+    """``APP_TRAINER_CACHE_DIR``, else ``/cache`` in a container, else the user's cache."""
+    given = os.environ.get(PREFIX + "CACHE_DIR")
+    if given:
+        return Path(given).expanduser()
+    if os.access("/cache", os.W_OK):
+        return Path("/cache")
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "app_trainer_sdk"
+
+
+def number_from_environment(name: str, default: float) -> float:
+    """A number from ``APP_TRAINER_<name>``; anything else there means the default."""
+    try:
+        return float(os.environ.get(PREFIX + name, default))
+    except ValueError:
+        return default

@@ -1,0 +1,294 @@
+"""Owns the plan: every derived number of a run, computed once, by pure functions, with its reason.
+
+Inputs are the settings as asked, facts about the data and facts about the device; nothing here asks a
+device, reads a file or imports torch. A saved plan is reused on resume and never resolved again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from app_trainer_sdk.errors import BadData, BadJob, HardwareUnfit, Problem
+from app_trainer_sdk.hyperparameters import Hyperparameters, batch_equation
+from app_trainer_sdk.values import JSON
+
+PLAN_SCHEMA = "app.trainer.plan/v1"
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """What a device says of itself.
+
+    Attributes:
+        kind: ``cpu`` or ``cuda`` (AMD cards answer to ``cuda`` in torch).
+        name: the card or processor.
+        bf16: whether bf16 arithmetic is done in hardware.
+        cores: processors this process may use.
+        memory_bytes: the card's memory, or 0 on the CPU.
+        kernels: the instruction set torch's CPU kernels use.
+    """
+
+    kind: str
+    name: str
+    bf16: bool
+    cores: int
+    memory_bytes: int = 0
+    kernels: str = ""
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """What is known of the data before training: rows, their fingerprint, and the least rows of a batch."""
+
+    rows: int | None
+    fingerprint: str = ""
+    minimum_rows: int = 1
+    coupled_rows: bool = False
+
+
+@dataclass(frozen=True)
+class Effective:
+    """One knob: what was asked, what it became, why."""
+
+    requested: JSON
+    effective: JSON
+    why: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Every number of a run. ``settings`` holds each knob; the rest is arithmetic people ask for."""
+
+    trainer: str
+    trainer_version: str
+    model: str
+    method: str
+    updates: int
+    examples_per_update: int
+    examples_seen: int
+    rows: int | None
+    updates_per_epoch: int | None
+    replicas: int
+    threads: int
+    precision: str
+    device: str
+    batch: str
+    settings: Mapping[str, Effective] = field(default_factory=dict)
+
+    def document(self) -> dict[str, Any]:
+        """The plan as JSON."""
+        knobs = {
+            name: {"requested": each.requested, "effective": each.effective, "why": each.why}
+            for name, each in self.settings.items()
+        }
+        facts = {name: value for name, value in vars(self).items() if name != "settings"}
+        return {"schema": PLAN_SCHEMA, **facts, "settings": knobs}
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Self:
+        """The plan a document holds."""
+        facts = {name: value for name, value in document.items() if name not in ("schema", "settings")}
+        knobs = {name: Effective(**each) for name, each in document["settings"].items()}
+        return cls(**facts, settings=knobs)
+
+    def resolved(self, settings: Hyperparameters) -> Hyperparameters:
+        """The settings with every ``"auto"`` decided."""
+        return settings.model_copy(update={name: each.effective for name, each in self.settings.items()})
+
+
+def resolve_plan(
+    settings: Hyperparameters,
+    *,
+    trainer: str,
+    trainer_version: str,
+    model: str,
+    method: str,
+    data: DataFacts,
+    device: DeviceFacts,
+    replicas: int = 1,
+    asked: Mapping[str, Any] | None = None,
+) -> Plan:
+    """Decide every number of a run.
+
+    Args:
+        settings: hyperparameters as validated, defaults merged.
+        trainer, trainer_version, model, method: what is trained.
+        data: rows of the training split and what a batch must hold.
+        device: the facts of one rank's device.
+        replicas: data-parallel ranks.
+        asked: what the job itself said, to tell a choice from a default.
+
+    Raises:
+        BadJob: the batch does not multiply out, or an impossible wish.
+        BadData: fewer rows than one global batch.
+        HardwareUnfit: a precision the device does not have.
+    """
+    knobs: dict[str, Effective] = {}
+    batch = _batch(settings, replicas, data)
+    knobs |= batch
+    total = _number(batch["global_batch"])
+    per_epoch = _windows(data, total)
+    knobs |= _duration(settings, per_epoch)
+    updates = _number(knobs["updates"])
+    knobs |= _cadence(settings, updates) | _machine(settings, device)
+    for name, value in settings.model_dump(mode="json").items():
+        if value != "auto":
+            why = "asked for" if name in (asked or {}) else "default"
+            knobs[name] = Effective(value, knobs[name].effective if name in knobs else value, why)
+    micro, steps = _number(knobs["microbatch"]), _number(knobs["gradient_accumulation_steps"])
+    return Plan(
+        trainer=trainer, trainer_version=trainer_version, model=model, method=method, updates=updates,
+        examples_per_update=total, examples_seen=_examples_seen(updates, total, data.rows, per_epoch),
+        rows=data.rows, updates_per_epoch=per_epoch, replicas=replicas,
+        threads=max(1, device.cores // replicas) if device.kind == "cpu" else device.cores,
+        precision=str(knobs["mixed_precision"].effective), device=f"{device.kind}: {device.name}",
+        batch=batch_equation(micro, steps, replicas) + " examples per update", settings=dict(sorted(knobs.items())),
+    )  # fmt: skip
+
+
+def updates_per_epoch(rows: int, global_batch: int, minimum_rows: int = 1) -> int:
+    """Updates that one pass makes. The last window is short, or merged when shorter than ``minimum_rows``."""
+    full, rest = divmod(rows, global_batch)
+    return full + (1 if rest >= minimum_rows else 0)
+
+
+def plan_lines(plan: Plan) -> list[str]:
+    """The plan as a person reads it."""
+    rows = "" if plan.rows is None else f" of {plan.rows:,} rows ({plan.updates_per_epoch:,} updates a pass)"
+    lines = [
+        f"plan: {plan.trainer} {plan.trainer_version}, {plan.model}, {plan.method}, on {plan.device}",
+        f"  {plan.updates:,} updates × {plan.examples_per_update:,} = {plan.examples_seen:,} examples seen{rows}",
+        f"  microbatch × accumulation × replicas: {plan.batch}",
+    ]
+    for name, knob in plan.settings.items():
+        asked = "" if knob.requested == knob.effective else f" (asked {knob.requested})"
+        lines.append(f"  {name:<28} {knob.effective!s:<14}{asked} {knob.why}".rstrip())
+    return lines
+
+
+def _number(knob: Effective) -> int:
+    assert isinstance(knob.effective, int)
+    return knob.effective
+
+
+def _batch(settings: Hyperparameters, replicas: int, data: DataFacts) -> dict[str, Effective]:
+    """Any two of the three given, the third follows; with fewer, the defaults fill in."""
+    total, micro = settings.global_batch, settings.microbatch
+    steps = settings.gradient_accumulation_steps
+    why = dict.fromkeys(("global_batch", "microbatch", "gradient_accumulation_steps"), "asked for")
+    follows = "follows from global batch = microbatch × accumulation × replicas"
+    if data.coupled_rows and steps not in ("auto", 1):
+        wrong = Problem("/hyperparameters/gradient_accumulation_steps", str(steps), "1", "rows see each other")
+        raise BadJob("this trainer's loss cannot be split:", problems=[wrong])
+    if micro == "auto" and data.coupled_rows:
+        share = settings.auto_microbatch if total == "auto" else total // replicas
+        micro, why["microbatch"] = share, "the whole batch at once, since its rows see each other"
+    if micro == "auto":
+        micro, why["microbatch"] = _auto_microbatch(settings, replicas, data)
+    if steps == "auto":
+        steps = 1 if total == "auto" else max(1, total // (micro * replicas))
+        why["gradient_accumulation_steps"] = "no split needed" if total == "auto" else follows
+    if total == "auto":
+        total, why["global_batch"] = micro * steps * replicas, follows
+    if total != micro * steps * replicas:
+        found = f"global_batch {total}, yet microbatch × gradient_accumulation_steps × replicas is "
+        found += batch_equation(micro, steps, replicas)
+        wrong = Problem("/hyperparameters/global_batch", found, "both sides to be equal")
+        raise BadJob("the batch does not multiply out:", problems=[wrong])
+    values = {"global_batch": total, "microbatch": micro, "gradient_accumulation_steps": steps}
+    return {name: Effective(getattr(settings, name), value, why[name]) for name, value in values.items()}
+
+
+def _auto_microbatch(settings: Hyperparameters, replicas: int, data: DataFacts) -> tuple[int, str]:
+    most = settings.auto_microbatch
+    total, steps = settings.global_batch, settings.gradient_accumulation_steps
+    if total == "auto":
+        if data.rows is not None and data.rows < most * replicas:
+            most = max(1, data.rows // replicas)
+        return most, f"the trainer's default of {most}"
+    if total % replicas:
+        found = f"global_batch {total} over {replicas} replicas"
+        wrong = Problem("/hyperparameters/global_batch", found, f"a multiple of {replicas}")
+        raise BadJob("the batch does not multiply out:", problems=[wrong])
+    share = total // replicas
+    if steps != "auto":
+        return max(1, share // steps), "follows from global batch and accumulation"
+    largest = max(size for size in range(1, min(most, share) + 1) if share % size == 0)
+    return largest, f"the largest divisor of {share} up to the trainer's default of {most}"
+
+
+def _windows(data: DataFacts, total: int) -> int | None:
+    if data.rows is None:
+        return None
+    if data.rows < total:
+        raise BadData(
+            f"the training split has {data.rows} rows and one update takes {total}",
+            expected="at least one global batch of rows",
+            setting="/hyperparameters/global_batch or the dataset",
+        )
+    return updates_per_epoch(data.rows, total, data.minimum_rows)
+
+
+def _duration(settings: Hyperparameters, per_epoch: int | None) -> dict[str, Effective]:
+    epochs: int | None
+    if settings.updates != "auto":
+        epochs = None if per_epoch is None else -(-settings.updates // per_epoch)
+        told = Effective(settings.epochs, epochs, "passes that the updates begin")
+        return {"updates": Effective(settings.updates, settings.updates, "asked for"), "epochs": told}
+    if per_epoch is None:
+        wrong = Problem("/hyperparameters/updates", "'auto'", "a number, since this trainer's data has no rows")
+        raise BadJob("the length of the run is unknown:", problems=[wrong])
+    epochs = settings.auto_epochs if settings.epochs == "auto" else settings.epochs
+    why = "the default, since neither updates nor epochs is given" if settings.epochs == "auto" else "asked for"
+    updates = Effective("auto", epochs * per_epoch, f"{epochs} epochs × {per_epoch} updates")
+    return {"epochs": Effective(settings.epochs, epochs, why), "updates": updates}
+
+
+def _cadence(settings: Hyperparameters, updates: int) -> dict[str, Effective]:
+    choices = {
+        "warmup_updates": (-(-updates * 3 // 100), "3 % of the updates"),
+        "evaluate_every": (max(1, updates // 4), "four times in the run"),
+        "checkpoint_every": (max(1, updates // 10), "ten times in the run"),
+    }
+    return {name: _choose(settings, name, *choice) for name, choice in choices.items()}
+
+
+def _machine(settings: Hyperparameters, device: DeviceFacts) -> dict[str, Effective]:
+    knobs = {"mixed_precision": _precision(settings, device)}
+    choices = {
+        "torch_compile": (False, "compile time is not measured here, so it cannot be known to pay"),
+        "gradient_checkpointing": (False, "recomputing costs time; ask for it when memory is short"),
+        "optim_8bit": (False, "32-bit state is faster; ask for it when memory is short"),
+        "dataloader_workers": (0, "reading in the training process costs least until reading is slow"),
+    }
+    return knobs | {name: _choose(settings, name, *choice) for name, choice in choices.items()}
+
+
+def _precision(settings: Hyperparameters, device: DeviceFacts) -> Effective:
+    asked = settings.mixed_precision
+    if asked == "bf16" and device.kind != "cpu" and not device.bf16:
+        raise HardwareUnfit(
+            f"{device.name} has no bf16 arithmetic", expected="a card that has it",
+            setting="/hyperparameters/mixed_precision to 'auto' or 'fp16'",
+        )  # fmt: skip
+    if asked != "auto":
+        return Effective(asked, asked, "asked for")
+    if device.kind == "cpu":
+        return Effective(asked, "no", "fp32 on the CPU unless asked")
+    if device.bf16:
+        return Effective(asked, "bf16", f"{device.name} has bf16 arithmetic")
+    return Effective(asked, "fp16", f"{device.name} has no bf16 arithmetic: fp16 with a loss scale")
+
+
+def _choose(settings: Hyperparameters, name: str, value: JSON, why: str) -> Effective:
+    asked = getattr(settings, name)
+    return Effective(asked, value, why) if asked == "auto" else Effective(asked, asked, "asked for")
+
+
+def _examples_seen(updates: int, total: int, rows: int | None, per_epoch: int | None) -> int:
+    if rows is None or per_epoch is None:
+        return updates * total
+    epochs, rest = divmod(updates, per_epoch)
+    return epochs * rows + rest * total

@@ -1,0 +1,57 @@
+"""Owns the global random generators as tensors, so that a checkpoint carries them without a pickle.
+
+The ordinary loop draws by position and does not need them; a trainer with its own loop may.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import numpy
+import torch
+from torch import Tensor
+
+from app_trainer_sdk.errors import InternalError
+
+
+def capture_random(device: torch.device) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """State of python's, numpy's, torch's and the device's generators: tensors by name, and plain values."""
+    version, words, gauss = random.getstate()
+    numpy_state = numpy.random.get_state()
+    assert isinstance(numpy_state, tuple)
+    tensors = {
+        "python": torch.tensor(words, dtype=torch.int64),
+        "numpy": torch.from_numpy(numpy_state[1].astype(numpy.int64)),
+        "torch": torch.get_rng_state(),
+    }
+    if device.type == "cuda":
+        tensors["device"] = torch.cuda.get_rng_state(device)
+    values = {
+        "python": [version, gauss],
+        "numpy": [numpy_state[0], int(numpy_state[2]), int(numpy_state[3]), float(numpy_state[4])],
+    }
+    return tensors, values
+
+
+def restore_random(tensors: Mapping[str, Tensor], values: Mapping[str, Any], device: torch.device) -> None:
+    """Put the generators back.
+
+    Raises:
+        InternalError: part of the state is missing; resuming with half of it would not be exact.
+    """
+    missing = {"python", "numpy", "torch"} - tensors.keys()
+    if missing or not {"python", "numpy"} <= values.keys():
+        raise InternalError(
+            f"the checkpoint lacks the random state of {', '.join(sorted(missing)) or 'python or numpy'}",
+            expected="python, numpy and torch",
+        )
+    version, gauss = values["python"]
+    random.setstate((version, tuple(tensors["python"].tolist()), gauss))
+    kind, position, has_gauss, cached = values["numpy"]
+    words = tensors["numpy"].numpy().astype(numpy.uint32)
+    numpy.random.set_state((kind, words, position, has_gauss, cached))
+    torch.set_rng_state(tensors["torch"])
+    if device.type == "cuda" and "device" in tensors:
+        torch.cuda.set_rng_state(tensors["device"], device)

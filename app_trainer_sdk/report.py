@@ -1,0 +1,123 @@
+"""Owns ``report.md``: how a job went, for a person. It reads files of the job's directory and computes nothing new."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from app_trainer_sdk.console import seconds_text
+from app_trainer_sdk.files import write_atomic
+from app_trainer_sdk.paths import JobDirectory
+
+MIB = 1 << 20
+
+
+def write_report(layout: JobDirectory, result: Mapping[str, Any]) -> None:
+    """Write ``report.md`` beside ``result.json``."""
+    sections = [_head, _training, _evaluations, _memory, _outputs, _comparison]
+    lines = [line for section in sections for line in section(layout, result)]
+    write_atomic(layout.report, ("\n".join(lines).rstrip() + "\n").encode())
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a JSON-lines file, none when it is not there."""
+    if not path.exists():
+        return []
+    with path.open("rb") as file:
+        return [json.loads(line) for line in file if line.endswith(b"\n")]
+
+
+def _head(layout: JobDirectory, result: Mapping[str, Any]) -> Iterator[str]:
+    yield f"# {result['job_id']}: {result['status']}"
+    yield ""
+    yield f"Exit code {result['exit_code']} ({result['name']}), attempt {result['attempt']}."
+    failure = result.get("failure")
+    if failure:
+        yield ""
+        yield f"**{failure['message']}**"
+        yield ""
+        yield f"Phase {failure['phase'] or 'unknown'}; origin {failure['origin']}; another try: {failure['retry']}."
+    yield ""
+
+
+def _training(layout: JobDirectory, result: Mapping[str, Any]) -> Iterator[str]:
+    lines = read_lines(layout.metrics)
+    made = [line for line in lines if line["applied"]]
+    if not made:
+        return
+    seconds = sum(line["seconds"] for line in lines)
+    waited = sum(line["data_seconds"] for line in lines)
+    yield "## Training"
+    yield ""
+    yield f"* updates: {made[-1]['step']}, loss {_number(made[0]['loss'])} → {_number(made[-1]['loss'])}"
+    yield f"* examples: {sum(line['examples'] for line in made):,}, units: {sum(line['units'] for line in made):,.0f}"
+    yield f"* time in updates: {seconds_text(seconds)}, waiting for data {100 * waited / max(seconds, 1e-9):.1f} %"
+    for line in lines:
+        if not line["applied"]:
+            yield f"* not applied after update {line['step']}: {line['why']} {', '.join(line.get('nonfinite', []))}"
+    yield ""
+
+
+def _evaluations(layout: JobDirectory, result: Mapping[str, Any]) -> Iterator[str]:
+    rows = read_lines(layout.evaluations)
+    if not rows:
+        return
+    names = sorted({name for row in rows for name in row} - {"step", "split", "seconds"})
+    yield "## Evaluation"
+    yield ""
+    yield "| update | split | " + " | ".join(names) + " |"
+    yield "|---|---|" + "---|" * len(names)
+    for row in rows:
+        yield f"| {row['step']} | {row['split']} | " + " | ".join(_number(row.get(name)) for name in names) + " |"
+    yield ""
+
+
+def _memory(layout: JobDirectory, result: Mapping[str, Any]) -> Iterator[str]:
+    rows = read_lines(layout.phases)
+    if not rows:
+        return
+    yield "## Phases"
+    yield ""
+    yield "| attempt | phase | seconds | peak MiB | resident before → after MiB | verdict |"
+    yield "|---|---|---|---|---|---|"
+    for row in rows:
+        before, after = row["before"]["resident"] // MIB, row["after"]["resident"] // MIB
+        verdict = row["verdict"] + (", reused" if row["reused"] else "")
+        cells = (row["attempt"], row["phase"], f"{row['seconds']:.1f}", row["peak"] // MIB, f"{before} → {after}")
+        yield "| " + " | ".join(map(str, cells)) + f" | {verdict} |"
+    yield ""
+
+
+def _outputs(layout: JobDirectory, result: Mapping[str, Any]) -> Iterator[str]:
+    outputs = result.get("outputs") or []
+    if not outputs:
+        return
+    yield "## Outputs"
+    yield ""
+    for output in outputs:
+        yield f"* `{output['path']}`: {output['bytes']:,} bytes, sha256 {output['sha256']}"
+    replay = result.get("replay")
+    if replay:
+        yield f"* loaded again in a new process: {replay['asked']} answers, all the same as before export"
+    yield ""
+
+
+def _comparison(layout: JobDirectory, result: Mapping[str, Any]) -> Iterator[str]:
+    for row in (result.get("artifact") or {}).get("comparison", ()):
+        yield f"### {_one_line(row.get('prompt'))}"
+        yield ""
+        for name in ("before", "after", "reference"):
+            if name in row:
+                yield f"* {name}: {_one_line(row[name])}"
+        yield ""
+
+
+def _number(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.4f}"
+
+
+def _one_line(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return " ".join(text.split())

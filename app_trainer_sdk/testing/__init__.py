@@ -1,0 +1,1 @@
+"""What authors test with: the conformance kit and small trainers. Nothing in production imports it."""

@@ -1,0 +1,149 @@
+"""Owns small torch-only trainers that start in about a second: the SDK's own tests and benchmarks use them.
+
+``ToyTrainer`` has what makes resuming hard: dropout, noise in the loss and in the items, rows without units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, final
+
+from pydantic import Field
+
+from app_trainer_sdk import (
+    JSON,
+    Artifact,
+    Batch,
+    Examination,
+    Hyperparameters,
+    Input,
+    LossTerms,
+    ModelRow,
+    Modules,
+    Run,
+    Snapshot,
+    SupervisedTrainer,
+    setting,
+)
+
+if TYPE_CHECKING:
+    from app_trainer_sdk.randomness import Random
+
+FEATURES = 8
+
+
+class ToyHyperparameters(Hyperparameters):
+    """Settings of the toy."""
+
+    rows: Annotated[int, Field(ge=0, le=1_000_000)] = setting(40, "Training rows.", unit="rows")
+    validation_rows: Annotated[int, Field(ge=0, le=1_000_000)] = setting(10, "Held-out rows.", unit="rows")
+    dropout: Annotated[float, Field(ge=0, lt=1)] = setting(0.1, "Share of hidden values dropped.")
+    noise: Annotated[float, Field(ge=0)] = setting(0.1, "Noise added to inputs and in the loss.")
+    unit_free_share: Annotated[float, Field(ge=0, le=1)] = setting(0.0, "Share of rows that train nothing.")
+    sleep_seconds: Annotated[float, Field(ge=0)] = setting(0.0, "Time each microbatch takes at least.", unit="s")
+    blow_up_at: Annotated[int, Field(ge=-1)] = setting(-1, "Row whose loss is not a number; -1 for none.")
+
+
+class ToyRows:
+    """Noisy samples of one linear map; a pure function of the index and the item's randomness."""
+
+    def __init__(self, count: int, settings: ToyHyperparameters, *, first: int = 0) -> None:
+        self._count = count
+        self._settings = settings
+        self._first = first
+
+    def __len__(self) -> int:
+        return self._count
+
+    def item(self, index: int, random: Random) -> dict[str, Any]:
+        """Row ``index``: features, target and weight."""
+        import torch
+
+        number = self._first + index
+        base = torch.sin(torch.arange(FEATURES) * (number + 1) * 0.37)
+        noise = torch.randn(FEATURES, generator=random.torch()) * self._settings.noise
+        weight = 0.0 if (number % 97) / 97 < self._settings.unit_free_share else 1.0
+        if number == self._settings.blow_up_at:
+            base = base * float("nan")
+        return {"x": base + noise, "y": base.sum() + random.python.random() * self._settings.noise, "w": weight}
+
+
+@final
+class ToyTrainer(SupervisedTrainer):
+    """A small network on made-up rows."""
+
+    name = "toy"
+    version = "1"
+    methods = ("full",)
+    models = (ModelRow("toy-mlp", "A small network", parameters=400),)
+    hyperparameters_class = ToyHyperparameters
+    inputs = {"dataset": Input("Ignored.", required=False)}  # noqa: RUF012
+    artifacts = {"full": ("weights",)}  # noqa: RUF012
+
+    def examine(self, run: Run) -> Examination:
+        return Examination(rows=run.settings.rows, fingerprint=f"toy-{run.settings.rows}")
+
+    def build_model(self, run: Run, *, weights: bool) -> Modules:
+        from torch import nn
+
+        blocks = [nn.Sequential(nn.Linear(FEATURES, FEATURES), nn.Tanh(), nn.Dropout(run.settings.dropout))] * 1
+        root = nn.Sequential(*blocks, nn.Linear(FEATURES, 1))
+        return Modules(root, blocks=blocks)
+
+    def dataset(self, run: Run, split: str) -> ToyRows:
+        settings = run.settings
+        if split == "train":
+            return ToyRows(settings.rows, settings)
+        return ToyRows(settings.validation_rows if split == "validation" else 0, settings, first=1_000_000)
+
+    def collate(self, run: Run, items: Sequence[Any]) -> Batch:
+        import torch
+
+        tensors = {
+            "x": torch.stack([item["x"] for item in items]),
+            "y": torch.stack([torch.as_tensor(item["y"]) for item in items]),
+            "w": torch.tensor([item["w"] for item in items]),
+        }
+        return Batch(tensors, units=sum(item["w"] for item in items), host={"sleep": run.settings.sleep_seconds})
+
+    def loss(self, modules: Modules, batch: Batch, random: Random) -> LossTerms:
+        import time
+
+        import torch
+
+        time.sleep(batch.host["sleep"])
+        x = batch.tensors["x"]
+        noise = torch.randn(x.shape, generator=random.torch(x.device), device=x.device) * 0.01
+        error = (modules.root(x + noise).squeeze(-1) - batch.tensors["y"]) ** 2
+        return LossTerms((error * batch.tensors["w"]).sum(), metrics={"error": (error.sum(), len(error))})
+
+    def largest_batch(self, run: Run, rows: int) -> Batch:
+        import torch
+
+        tensors = {"x": torch.zeros(rows, FEATURES), "y": torch.zeros(rows), "w": torch.ones(rows)}
+        return Batch(tensors, units=float(rows), host={"sleep": 0.0})
+
+    def export(self, run: Run, saved: Snapshot, directory: Path) -> Artifact:
+        from safetensors.torch import save_file
+
+        folder = directory / "weights"
+        folder.mkdir()
+        weights = saved.section("model")
+        save_file(weights, folder / "model.safetensors")
+        controls: list[JSON] = [[0.1] * FEATURES, [0.5] * FEATURES]
+        return Artifact("weights", controls=controls, expected=_answers(weights, controls))
+
+    def replay(self, run: Run, directory: Path, controls: Sequence[JSON]) -> Sequence[JSON]:
+        from safetensors.torch import load_file
+
+        return _answers(load_file(directory / "model.safetensors"), controls)
+
+
+def _answers(weights: dict[str, Any], controls: Sequence[JSON]) -> list[JSON]:
+    import torch
+
+    x = torch.tensor(controls)
+    hidden = torch.tanh(x @ weights["0.0.weight"].T + weights["0.0.bias"])
+    answers: list[JSON] = (hidden @ weights["1.weight"].T + weights["1.bias"]).squeeze(-1).tolist()
+    return answers
