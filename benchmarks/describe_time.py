@@ -1,4 +1,4 @@
-"""Measures how long ``describe`` takes beside a bare ``import pydantic``: whole processes, in alternating pairs.
+"""Measures how long ``describe`` takes beside a bare ``import pydantic``: whole processes, taking turns.
 
 ::
 

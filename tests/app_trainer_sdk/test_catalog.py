@@ -11,15 +11,15 @@ from app_trainer_sdk.catalog import Floor, ModelRow, Requirements, WeightSource
 
 def test_a_floor_is_declared_until_shown_otherwise():
     """A number somebody wrote down carries the lowest grade."""
-    assert "declared" == Floor(4.0).grade
-    assert {} == Floor(4.0).evidence
+    assert Floor(4.0).grade == "declared"
+    assert Floor(4.0).evidence == {}
 
 
 def test_a_row_needs_three_facts():
     """Name, title and size; everything else may be unknown."""
     row = ModelRow("tiny", "Tiny", 64)
 
-    assert ({}, {}, {}, {}, "") == (row.architecture, row.weights, row.floors, row.defaults, row.licence)
+    assert (row.architecture, row.weights, row.floors, row.defaults, row.licence) == ({}, {}, {}, {}, "")
 
 
 def test_requirements_state_nothing_by_default():

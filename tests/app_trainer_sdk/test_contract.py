@@ -12,13 +12,24 @@ from app_trainer_sdk import contract
 from app_trainer_sdk.contract import SupervisedTrainer, Trainer
 from app_trainer_sdk.contract_check import OPTIONAL_HOOKS, abstract_names
 
-TORCH_FREE = ("contract", "describe", "describe_schema", "describe_table", "registry", "errors", "hyperparameters",
-              "validation", "catalog", "values", "handle")  # fmt: skip
+TORCH_FREE = (
+    "contract",
+    "describe",
+    "describe_schema",
+    "describe_table",
+    "registry",
+    "errors",
+    "hyperparameters",
+    "validation",
+    "catalog",
+    "values",
+    "handle",
+)
 
 
 def test_the_lifecycle_is_frozen():
     """Authors subclass these names: a change here is a change of the contract."""
-    assert ["begin", "training_steps", "snapshot", "evaluate", "export", "replay"] == abstract_names(Trainer)
+    assert abstract_names(Trainer) == ["begin", "training_steps", "snapshot", "evaluate", "export", "replay"]
 
 
 def test_parameters_are_frozen():
@@ -31,7 +42,7 @@ def test_parameters_are_frozen():
     }
     bare = {name: [*inspect.signature(getattr(SupervisedTrainer, name)).parameters] for name in written}
 
-    assert {
+    assert bare == {
         "examine": ["self", "run"],
         "phases": ["self", "run"],
         "begin": ["self", "run", "saved"],
@@ -48,7 +59,7 @@ def test_parameters_are_frozen():
         "parameter_groups": ["self", "run", "modules"],
         "measure": ["self", "modules", "batch", "random"],
         "show": ["self", "run", "batch"],
-    } == bare
+    }
 
 
 @pytest.mark.parametrize("base", [Trainer, SupervisedTrainer])
@@ -67,7 +78,7 @@ def test_optional_hooks_say_so():
 def test_optional_hooks_of_a_plain_trainer_do_nothing():
     """A trainer without data or preparation writes neither hook."""
     assert Trainer.examine(None, None).rows is None
-    assert () == Trainer.phases(None, None)
+    assert Trainer.phases(None, None) == ()
 
 
 def test_the_contract_fits_a_short_file():
@@ -91,4 +102,4 @@ def test_reading_a_trainer_needs_no_torch():
     program = f"{imports}import sys\nprint([name for name in {heavy!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 
-    assert "[]\n" == done.stdout
+    assert done.stdout == "[]\n"

@@ -56,7 +56,7 @@ def test_a_whole_trainer_is_accepted():
     """A class that keeps the contract is written without a word."""
     trainer = supervised()
 
-    assert "toy" == trainer.name
+    assert trainer.name == "toy"
 
 
 def test_a_trainer_may_have_its_own_hyperparameters_class():
@@ -77,7 +77,7 @@ def test_optional_hooks_may_be_written():
 
     hooks = [examine, phases, parameter_groups, measure, show]
 
-    assert OPTIONAL_HOOKS == {hook.__name__ for hook in hooks}
+    assert {hook.__name__ for hook in hooks} == OPTIONAL_HOOKS
     supervised(**{hook.__name__: hook for hook in hooks})
 
 
@@ -110,7 +110,7 @@ def test_a_misspelt_required_hook_is_told_as_misspelt():
     """``build_modle`` is refused for its name before anything is said of what is missing."""
     message = refusal(without=("build_model",), build_modle=_method)
 
-    assert "Toy: method build_modle is not part of the contract: did you mean build_model?" == message
+    assert message == "Toy: method build_modle is not part of the contract: did you mean build_model?"
 
 
 @pytest.mark.parametrize("name", ["begin", "training_steps", "snapshot", "evaluate"])
@@ -141,10 +141,10 @@ def test_another_signature_shows_the_line_to_write():
 
     def loss(self, model, batch): ...
 
-    assert (
+    assert refusal(loss=loss) == (
         "Toy: loss(self, model, batch) has other parameters than the contract: "
         "write def loss(self, modules, batch, random)"
-    ) == refusal(loss=loss)
+    )
 
 
 def test_a_keyword_only_parameter_stays_keyword_only():
@@ -304,13 +304,13 @@ def test_the_rows_defaults_win():
     row = ModelRow("tiny", "Tiny", 64, defaults={"lora": {"learning_rate": 3e-4}})
     trainer = supervised(models=(row,), defaults={"lora": {"learning_rate": 1e-4, "seed": 7}})
 
-    assert {"learning_rate": 3e-4, "seed": 7} == merged_defaults(trainer, row, "lora")
-    assert {} == merged_defaults(trainer, row, "full")
+    assert merged_defaults(trainer, row, "lora") == {"learning_rate": 3e-4, "seed": 7}
+    assert merged_defaults(trainer, row, "full") == {}
 
 
 def test_abstract_names_leave_out_what_a_base_implements():
     """The supervised base owes seven methods, in the order they are written."""
-    expected = "export replay build_model dataset collate loss largest_batch".split()
+    expected = ["export", "replay", "build_model", "dataset", "collate", "loss", "largest_batch"]
 
     assert expected == abstract_names(SupervisedTrainer)
 

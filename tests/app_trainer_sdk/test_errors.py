@@ -10,8 +10,8 @@ import pytest
 from app_trainer_sdk import errors
 from app_trainer_sdk.errors import (
     BadJob,
-    Diverged,
     DiskFull,
+    Diverged,
     ExitCode,
     Problem,
     StopRequested,
@@ -47,7 +47,7 @@ ORIGINS = {
 
 def test_exit_codes_are_pinned():
     """Platforms branch on these numbers: none changes its meaning."""
-    assert CODES == {code.name: code.value for code in ExitCode}
+    assert {code.name: code.value for code in ExitCode} == CODES
 
 
 def test_each_error_has_a_code_of_its_own():
@@ -84,23 +84,23 @@ def test_a_message_has_three_parts():
     """What was found, what was expected, which setting to change."""
     error = Diverged("5 losses in a row are nan", expected="finite losses", setting="learning_rate")
 
-    assert "5 losses in a row are nan; expected finite losses; change learning_rate" == str(error)
+    assert str(error) == "5 losses in a row are nan; expected finite losses; change learning_rate"
 
 
 def test_a_message_may_have_one_part():
     """Parts nobody knows are left out."""
-    assert "no space" == str(DiskFull("no space"))
+    assert str(DiskFull("no space")) == "no space"
 
 
 def test_a_bad_job_lists_every_problem():
     """One line for each problem, with its pointer."""
     problems = [Problem("/model", "'x'", "a model", "did you mean 'y'?"), Problem("", "3", "an object")]
 
-    assert [
+    assert str(BadJob("the job cannot be used:", problems=problems)).splitlines() == [
         "the job cannot be used:",
         "  /model: found 'x'; expected a model (did you mean 'y'?)",
         "  /: found 3; expected an object",
-    ] == str(BadJob("the job cannot be used:", problems=problems)).splitlines()
+    ]
 
 
 @pytest.mark.parametrize(
@@ -118,11 +118,11 @@ def _raised(outer: BaseException, inner: BaseException, *, cause: bool) -> BaseE
     try:
         try:
             raise inner
-        except BaseException:
+        except BaseException:  # noqa: BLE001 - whatever is given is raised
             if cause:
                 raise outer from inner
             raise outer  # noqa: B904 - a context without a cause is what is tested
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - the exception is the result
         return error
 
 

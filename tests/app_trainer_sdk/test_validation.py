@@ -51,7 +51,7 @@ def told(document: Any, **keywords: str) -> list[str]:
 
 def test_a_right_document_has_no_problem():
     """Nested, recursive, in lists and mappings."""
-    assert [] == told({"files": [{"path": "a", "size": 3}], "below": {"by_name": {"x": {"path": "b"}}}})
+    assert told({"files": [{"path": "a", "size": 3}], "below": {"by_name": {"x": {"path": "b"}}}}) == []
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_all_mistakes_come_in_document_order():
     """Not only the first."""
     lines = told({"file": {"path": 3, "size": 0}, "rate": 2, "nope": 1})
 
-    assert ["/file/path", "/file/size", "/rate", "/nope"] == [line.partition(":")[0] for line in lines]
+    assert [line.partition(":")[0] for line in lines] == ["/file/path", "/file/size", "/rate", "/nope"]
 
 
 def test_a_pointer_is_escaped():
@@ -134,9 +134,9 @@ def test_a_document_that_is_no_object(document):
 
 def test_a_long_value_is_cut():
     """A value that would bury the sentence is shown by its beginning."""
-    assert SHOWN_VALUE_CHARACTERS == len(show("x" * 1_000))
+    assert len(show("x" * 1_000)) == SHOWN_VALUE_CHARACTERS
     assert show("x" * 1_000).endswith("…")
-    assert "'short'" == show("short")
+    assert show("short") == "'short'"
 
 
 @pytest.mark.parametrize(
