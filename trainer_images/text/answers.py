@@ -1,5 +1,5 @@
 # ruff: noqa: TID253 - below the torch line
-"""Owns asking a model: greedy answers to prompts, one at a time, so that a text never depends on its neighbours.
+"""Owns asking a model: greedy answers to prompts, one at a time, so that no text depends on another.
 
 It must not know how the model was made.
 """
@@ -63,9 +63,7 @@ def _answer(run: Run, model: Any, tokenizer: Any, question: Mapping[str, Any]) -
             do_sample=False,
             max_new_tokens=question["max_new_tokens"],
             repetition_penalty=question["repetition_penalty"],
-            pad_token_id=tokenizer.pad_token_id
-            if tokenizer.pad_token_id is not None
-            else tokenizer.eos_token_id,
+            pad_token_id=tokenizer.eos_token_id,
             stopping_criteria=StoppingCriteriaList([_StopWhenAsked(run)]),
         )
     text: str = tokenizer.decode(out[0, len(ids) :], skip_special_tokens=True)

@@ -6,6 +6,7 @@ All counting happens here, on the host. It must not know models or files.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy
@@ -64,7 +65,7 @@ def show(run: Run, batch: Batch) -> Sequence[JSON]:
     starts = batch.tensors["row_starts"].tolist()
     positions, targets = batch.tensors["positions"], batch.tensors["targets"]
     shown: list[JSON] = []
-    for begin, end in zip(starts, starts[1:], strict=False):
+    for begin, end in itertools.pairwise(starts):
         inside = (positions >= begin) & (positions < end)
         read = tokenizer.decode(batch.tensors["input_ids"][0, begin:end])
         shown.append({"read": read, "trained": tokenizer.decode(targets[inside]), "tokens": end - begin})

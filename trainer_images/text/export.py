@@ -18,7 +18,7 @@ from app_trainer_sdk.errors import InternalError
 from app_trainer_sdk.handle import Run
 from app_trainer_sdk.values import JSON, Artifact, Snapshot
 from trainer_images.text.answers import answer_all, control
-from trainer_images.text.model import add_lora
+from trainer_images.text.model import add_lora, peft_names
 from trainer_images.text.rows import Row
 from trainer_images.text.splits import HELD_OUT, split_rows
 from trainer_images.text.weights import base_identity, load_model, load_tokenizer, weights_folder
@@ -70,7 +70,8 @@ def replay(run: Run, directory: Path, controls: Sequence[JSON]) -> list[JSON]:
     if run.method == "lora":
         from peft import PeftModel
 
-        model = PeftModel.from_pretrained(_base_model(run), directory, local_files_only=True)
+        with peft_names():
+            model = PeftModel.from_pretrained(_base_model(run), directory, local_files_only=True)
     else:
         model = load_model(directory, dtype=DTYPES[run.settings.export_dtype])
     if run.device is not None:

@@ -78,7 +78,7 @@ def _cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
 
 
 def _cross_entropy_in_chunks(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-    """The same without the fused loss, for torch before 2.13: each chunk's logits are made again in backward."""
+    """The same for torch before 2.13, which has no fused loss: backward makes each chunk's logits again."""
     total = hidden.new_zeros((), dtype=torch.float32)
     for part, target in _chunks(hidden, targets):
         total = total + checkpoint(_chunk_loss, part, weight, target, use_reentrant=False)

@@ -7,6 +7,9 @@ forward pass.
 
 from __future__ import annotations
 
+import contextlib
+import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -41,17 +44,28 @@ def add_lora(run: Run, base: Any) -> Any:
 
     settings = run.settings
     targets = settings.lora_targets
-    base.name_or_path, revision = base_identity(run)
+    name, revision = base_identity(run)
+    # peft writes both into what it saves; without this it would be the path of a local folder.
+    base.name_or_path = base.config._name_or_path = name
     config = LoraConfig(
         task_type="CAUSAL_LM",
         r=settings.lora_rank,
         lora_alpha=settings.lora_alpha,
         lora_dropout=settings.lora_dropout,
         target_modules=targets if isinstance(targets, str) else list(targets),
-        base_model_name_or_path=base.name_or_path,
+        base_model_name_or_path=name,
         revision=revision or None,
     )
-    return get_peft_model(base, config)
+    with peft_names():
+        return get_peft_model(base, config)
+
+
+@contextlib.contextmanager
+def peft_names() -> Iterator[None]:
+    """Bear peft asking transformers by a name that transformers has deprecated (peft 0.21, transformers 5.24)."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+        yield
 
 
 def language_model(root: nn.Module) -> Any:

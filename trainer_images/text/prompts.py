@@ -36,7 +36,7 @@ def segments(tokenizer: Any, row: Row) -> list[Segment]:
         after = render(tokenizer, row.messages[: index + 1], place=row.place, answer_next=False)
         if not (before.startswith(done) and after.startswith(before)):
             raise BadData(
-                f"{row.place}: the chat template changes what stands before message {index + 1} of the conversation",
+                f"{row.place}: the chat template rewrites what stands before message {index + 1}",
                 expected="a template that only appends, or rows with a single answer",
                 setting=row.place,
             )
@@ -53,7 +53,7 @@ def prompt_text(tokenizer: Any, messages: Sequence[Message], *, place: str = "th
 
 
 def token_ids(tokenizer: Any, text: str, *, first: bool) -> list[int]:
-    """Ids of a text. Only a text without a chat template gets the tokenizer's own start token, and only first."""
+    """Ids of a text. The tokenizer's own start token comes first, unless a chat template has written it."""
     special = first and not tokenizer.chat_template
     ids: list[int] = tokenizer(text, add_special_tokens=special)["input_ids"]
     return ids

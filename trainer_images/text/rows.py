@@ -98,10 +98,8 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
             try:
                 line = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
             except UnicodeDecodeError as error:
-                raise BadData(
-                    f"{path.name}:{number}: byte {raw[error.start]:#04x} at column {error.start + 1} is not UTF-8",
-                    expected="JSON in UTF-8",
-                ) from None
+                found = f"byte {raw[error.start]:#04x} at column {error.start + 1} is not UTF-8"
+                raise BadData(f"{path.name}:{number}: {found}", expected="JSON in UTF-8") from None
             if line:
                 yield number, line
 

@@ -24,7 +24,7 @@ from trainer_images.text.examination import fingerprint
 from trainer_images.text.prompts import segments, token_ids
 from trainer_images.text.rows import Row
 from trainer_images.text.splits import SPLITS, Splits, split_rows
-from trainer_images.text.weights import load_tokenizer, weights_folder
+from trainer_images.text.weights import load_tokenizer, tokenizer_digest, weights_folder
 
 FILE = "tokens.safetensors"
 
@@ -77,7 +77,7 @@ def phases(run: Run) -> Sequence[Phase]:
     settings = run.settings
     names = ("max_length", "on_long")
     key = {name: getattr(settings, name) for name in names}
-    key |= {"rows": fingerprint(split_rows(run)), "weights": str(run.weights["base"])}
+    key |= {"rows": fingerprint(split_rows(run)), "tokenizer": tokenizer_digest(run)}
     return (Phase("tokens", write_tokens, key),)
 
 
@@ -159,8 +159,8 @@ def _kept_length(length: int, row: Row, settings: Any, counts: Counts) -> int:
 def _refuse_nothing_trained(counts: Counts, run: Run) -> None:
     if counts.masked + counts.skipped == counts.rows:
         raise BadData(
-            f"all {counts.rows} training rows lose every trained token: max_length is {run.settings.max_length} and "
-            f"on_long is {run.settings.on_long!r}",
+            f"all {counts.rows} training rows lose every trained token: max_length is "
+            f"{run.settings.max_length} and on_long is {run.settings.on_long!r}",
             expected="a max_length that holds the prompt and at least one token of the answer",
             setting="/hyperparameters/max_length",
         )

@@ -34,7 +34,7 @@ def phases(run: Run) -> Sequence[Phase]:
 
 def is_gguf(run: Run) -> bool:
     """Whether the base weights came as one GGUF file."""
-    return run.weights["base"].suffix == ".gguf"
+    return "base" in run.weights and run.weights["base"].suffix == ".gguf"
 
 
 def weights_folder(run: Run) -> Path:
@@ -59,6 +59,16 @@ def base_identity(run: Run) -> tuple[str, str]:
         return source.hub, source.revision
     digest = (source.sha256 or source.revision) if source is not None else ""
     return run.model.name, digest
+
+
+def tokenizer_digest(run: Run) -> str:
+    """What tokens depend on: the GGUF file, or the tokenizer's files in the folder."""
+    if is_gguf(run):
+        return _digest(run)
+    folder = weights_folder(run)
+    names = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "vocab.json", "merges.txt")
+    files = [folder / name for name in names]
+    return "-".join(_file_digest(file)[:16] for file in files if file.is_file())
 
 
 def convert(run: Run, directory: Path) -> Mapping[str, JSON]:

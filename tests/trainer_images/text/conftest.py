@@ -1,0 +1,130 @@
+"""Real weights, a real tokenizer and hand-made runs for the tests of the text image."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from app_trainer_sdk.handle import Run
+from trainer_images.text import tokens, weights
+from trainer_images.text.models import MODELS
+from trainer_images.text.trainer import TextTrainer
+
+ROOT = Path(__file__).resolve().parents[3]
+DICTIONARY = ROOT / "trainer_images/text/examples/devils_dictionary.jsonl"
+MakeRun = Callable[..., Run]
+
+
+@pytest.fixture(scope="session")
+def gguf_file() -> Path:
+    """The GGUF file out of its package; a missing package is a failure, never a skip."""
+    source = MODELS[0].weights["base"]
+    spec = importlib.util.find_spec(source.package.replace("-", "_"))
+    assert spec is not None, f"install {source.package}: the tests train a real model"
+    assert spec.submodule_search_locations
+
+    return Path(spec.submodule_search_locations[0]) / source.file
+
+
+@pytest.fixture(scope="session")
+def conversion(gguf_file: Path) -> tuple[Path, dict[str, Any]]:
+    """Folder and facts of the phase ``weights``, kept between test runs until its code changes."""
+    code = hashlib.sha256(Path(weights.__file__).read_bytes()).hexdigest()[:16]
+    folder = ROOT / ".cache/tests/text-weights" / code
+    facts = folder / "facts.json"
+    if not facts.is_file():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        for old in folder.parent.iterdir():
+            shutil.rmtree(old)
+        beside = folder.with_name(f"{code}.{os.getpid()}")
+        (beside / "folder").mkdir(parents=True)
+        run = Run(
+            settings=None, model=MODELS[0], method="lora", directory=beside, cache=beside,
+            weights={"base": gguf_file},
+        )  # fmt: skip
+        (beside / "facts.json").write_text(json.dumps(weights.convert(run, beside / "folder")))
+        beside.rename(folder)
+    return folder / "folder", json.loads(facts.read_text())
+
+
+@pytest.fixture(scope="session")
+def folder(conversion: tuple[Path, dict[str, Any]]) -> Path:
+    """The real model as a transformers folder."""
+    return conversion[0]
+
+
+@pytest.fixture(scope="session")
+def tokenizer(folder: Path) -> Any:
+    """The real tokenizer with its chat template."""
+    return weights.load_tokenizer(folder)
+
+
+@pytest.fixture
+def make_run(tmp_path: Path) -> MakeRun:
+    """A run as the SDK would make it, over ``rows`` (values to write as JSON, or raw lines) or a file."""
+
+    def make(
+        rows: Any = (), *, method: str = "lora", base: Path | None = None, inputs: Any = None, **settings: Any
+    ) -> Run:
+        files = {"dataset": rows, **(inputs or {})}
+        paths = {name: _file(tmp_path / f"{name}.jsonl", value) for name, value in files.items()}
+        return Run(
+            settings=TextTrainer.hyperparameters_class.read({**TextTrainer.defaults[method], **settings}),
+            model=MODELS[0],
+            method=method,
+            directory=tmp_path,
+            cache=tmp_path / "cache",
+            weights={"base": base} if base else {},
+            inputs=paths,
+            store={"tokens": tmp_path / "tokens"},
+            device=torch.device("cpu"),
+            dtype=torch.float32,
+        )
+
+    return make
+
+
+@pytest.fixture
+def tokenized(tmp_path: Path) -> Callable[[Run], dict[str, Any]]:
+    """Do the phase ``tokens`` and return its facts."""
+
+    def work(run: Run) -> dict[str, Any]:
+        (tmp_path / "tokens").mkdir(exist_ok=True)
+        return dict(tokens.write_tokens(run, tmp_path / "tokens"))
+
+    return work
+
+
+@pytest.fixture
+def dictionary() -> list[dict[str, str]]:
+    """The first forty rows of the dictionary."""
+    with DICTIONARY.open(encoding="utf-8") as stream:
+        return [json.loads(line) for _, line in zip(range(40), stream, strict=False)]
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> Iterator[None]:
+    """Equal initial LoRA matrices in every test."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield
+
+
+def _file(path: Path, value: Any) -> Path:
+    if isinstance(value, Path):
+        return value
+    if isinstance(value, bytes):
+        path.write_bytes(value)
+        return path
+    lines = [each if isinstance(each, str) else json.dumps(each) for each in value]
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return path

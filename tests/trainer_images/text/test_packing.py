@@ -1,0 +1,100 @@
+"""Attention over rows laid end to end."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from trainer_images.text import batches, loss, model, weights
+from trainer_images.text.tokens import TokenRow
+
+
+def token_rows(lengths, *, trained_from=1):
+    import numpy
+
+    generator = numpy.random.default_rng(0)
+    return [
+        TokenRow(
+            generator.integers(3, 49152, length).astype(numpy.int32), numpy.arange(length) >= trained_from
+        )
+        for length in lengths
+    ]
+
+
+@pytest.fixture(scope="module")
+def plain(folder):
+    return weights.load_model(folder, dtype=torch.float32, keep_layers=4).eval()
+
+
+@pytest.fixture
+def packed(make_run, folder):
+    return model.build_model(make_run(method="full", base=folder, keep_layers=4), weights=True)
+
+
+def test_rows_end_to_end_give_the_hidden_states_of_rows_alone(packed, plain):
+    """Each row's hidden states equal those of transformers' own forward over that row, to 1e-5."""
+    rows = token_rows([7, 1, 30, 12])
+    batch = batches.collate(rows)
+
+    with torch.no_grad():
+        together, _ = loss.hidden_states(packed, batch)
+        alone = [
+            plain.model(torch.tensor(row.ids).long().unsqueeze(0)).last_hidden_state[0, :-1] for row in rows
+        ]
+
+    torch.testing.assert_close(together, torch.cat(alone), rtol=1e-4, atol=1e-5)
+
+
+def test_a_row_sees_nothing_of_its_neighbours(packed):
+    """Changing one row leaves the hidden states of the others bit-equal."""
+    rows = token_rows([9, 8, 11])
+    changed = [rows[0], TokenRow(rows[1].ids[::-1].copy(), rows[1].trained), rows[2]]
+
+    with torch.no_grad():
+        first, _ = loss.hidden_states(packed, batches.collate(rows))
+        second, _ = loss.hidden_states(packed, batches.collate(changed))
+
+    assert torch.equal(first[:8], second[:8])
+    assert torch.equal(first[15:], second[15:])
+    assert not torch.equal(first[8:15], second[8:15])
+
+
+def test_recomputed_blocks_give_the_same_gradient(packed):
+    """Non-reentrant recomputation around each block's forward changes no gradient."""
+    batch = batches.collate(token_rows([9, 8, 11]))
+    weight = packed.blocks[0].mlp.up_proj.weight
+    loss.token_loss(packed, batch).sum.backward()
+    expected, weight.grad = weight.grad, None
+    for block in packed.blocks:
+        block.forward = recomputing(block.forward)
+
+    loss.token_loss(packed, batch).sum.backward()
+
+    torch.testing.assert_close(weight.grad, expected)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # torch's own tracing looks at it
+def test_compiled_blocks_are_not_compiled_again_for_other_lengths(packed):
+    """Blocks compiled with dynamic shapes keep their result and one graph for any lengths of rows."""
+    from torch._dynamo.testing import CompileCounter
+
+    counter = CompileCounter()
+    first = batches.collate(token_rows([9, 8, 11]))
+    expected = loss.token_loss(packed, first).sum
+    for block in packed.blocks:
+        block.compile(backend=counter, dynamic=True)
+    actual = loss.token_loss(packed, first).sum
+    graphs = counter.frame_count
+    for lengths in ([5, 7], [20, 3, 4, 5], [12]):
+        loss.token_loss(packed, batches.collate(token_rows(lengths)))
+
+    torch.testing.assert_close(actual, expected)
+    assert graphs == counter.frame_count
+
+
+def recomputing(forward):
+    def wrapped(*arguments, **keywords):
+        return checkpoint(forward, *arguments, use_reentrant=False, **keywords)
+
+    return wrapped
