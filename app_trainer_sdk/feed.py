@@ -146,10 +146,11 @@ class Feed:
     def _read_with_workers(self) -> Iterator[Batch]:
         # A generator of its own: making a DataLoader iterator draws from torch's global one otherwise.
         generator = torch.Generator().manual_seed(derive_seed(self.rows.seed, "workers"))
+        rows: Any = self.rows  # indexed by requests, which torch's annotations do not foresee
         loader: DataLoader[Batch] = DataLoader(
-            self.rows, batch_size=None, sampler=_Requests(self._requests), num_workers=self.workers,
+            rows, batch_size=None, sampler=_Requests(self._requests), num_workers=self.workers,
             generator=generator, worker_init_fn=_start_worker, collate_fn=_as_it_is, prefetch_factor=2,
-        )  # type: ignore[arg-type]  # fmt: skip
+        )  # fmt: skip
         batches = iter(loader)
         try:
             yield from batches
@@ -177,7 +178,7 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
     return replace(batch, tensors=moved)
 
 
-def _as_it_is(value: Batch) -> Batch:
+def _as_it_is(value: Any) -> Any:
     return value
 
 

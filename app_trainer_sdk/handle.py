@@ -6,7 +6,7 @@ torch; ``device`` and ``dtype`` are put in by the rank.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,7 +84,7 @@ class Run:
 
     def track(self, items: Iterable[Item], label: str, total: int | None = None) -> Iterator[Item]:
         """Yield ``items``, checking for a stop before each and reporting progress."""
-        if total is None and hasattr(items, "__len__"):
+        if total is None and isinstance(items, Sized):
             total = len(items)
         for done, item in enumerate(items):
             self.check()

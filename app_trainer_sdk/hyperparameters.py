@@ -31,7 +31,7 @@ def setting(default: Any, description: str, *, unit: str = "", **bounds: Any) ->
     """
     if "\n" in description or not description.endswith("."):
         raise TypeError(f"describe the setting in one sentence that ends with a full stop, not {description!r}")
-    extra = {"unit": unit} if unit else None
+    extra: dict[str, Any] | None = {"unit": unit} if unit else None
     return Field(default, description=description, json_schema_extra=extra, **bounds)
 
 
@@ -108,7 +108,9 @@ class Hyperparameters(BaseModel):
 
     # What is looked at and kept.
     evaluate_every: Annotated[int, Field(ge=0)] | Auto = setting(
-        "auto", "Updates between evaluations of the validation split; 0 evaluates only at the end.", unit="updates"
+        "auto",
+        "Updates between evaluations of the validation split; 0 evaluates only at the end.",
+        unit="updates",
     )
     checkpoint_every: PositiveCount | Auto = setting("auto", "Updates between checkpoints.", unit="updates")
     checkpoints_kept: Annotated[int, Field(ge=1, le=1_000)] = setting(
@@ -160,9 +162,13 @@ class Hyperparameters(BaseModel):
             complete = settings
         except ValidationError as error:
             problems = explain(error, cls, pointer=pointer)
-            wrong = {problem.pointer.removeprefix(pointer).split("/")[1] for problem in problems}
-            right = {name: value for name, value in values.items() if name not in wrong}
-            complete = cls.model_validate(right)
+            wrong = {problem.pointer.removeprefix(pointer + "/").split("/")[0] for problem in problems}
+            try:
+                complete = cls.model_validate(
+                    {name: value for name, value in values.items() if name not in wrong}
+                )
+            except ValidationError:
+                return None, problems  # a default is wrong by itself, or a setting without one is missing
         for problem in complete.contradictions():
             if problem.pointer.split("/")[1] not in wrong:
                 problems.append(
@@ -207,5 +213,7 @@ def _batch_problems(settings: Hyperparameters) -> list[Problem]:
 
 def _optimizer_problems(settings: Hyperparameters) -> list[Problem]:
     if settings.optimizer == "sgd" and settings.optim_8bit is True:
-        return [Problem("/optim_8bit", "true with optimizer 'sgd'", "false or 'auto', since only AdamW has one")]
+        return [
+            Problem("/optim_8bit", "true with optimizer 'sgd'", "false or 'auto', since only AdamW has one")
+        ]
     return []

@@ -109,12 +109,9 @@ def store_of(layout: JobDirectory, start: Start) -> CheckpointStore:
 
 def _resolve(opened: Opened, start: Start) -> Plan:
     trainer = opened.trainer
-    supervised = isinstance(trainer, SupervisedTrainer)
-    data = DataFacts(
-        rows=opened.examination.rows, fingerprint=opened.examination.fingerprint,
-        minimum_rows=trainer.minimum_rows if supervised else 1,
-        coupled_rows=trainer.coupled_rows if supervised else False,
-    )  # fmt: skip
+    data = DataFacts(rows=opened.examination.rows, fingerprint=opened.examination.fingerprint)
+    if isinstance(trainer, SupervisedTrainer):
+        data = dataclasses.replace(data, minimum_rows=trainer.minimum_rows, coupled_rows=trainer.coupled_rows)
     return resolve_plan(
         opened.asked, trainer=trainer.name, trainer_version=trainer.version, model=opened.run.model.name,
         method=opened.run.method, data=data, device=opened.facts, replicas=start.ranks,

@@ -39,12 +39,7 @@ def build_optimizer(
         return torch.optim.SGD(prepared, lr=rate, momentum=settings.beta1, fused=_can_fuse(prepared, device))
     betas = (settings.beta1, settings.beta2)
     if settings.optim_8bit is True:
-        import bitsandbytes
-
-        optimizer: torch.optim.Optimizer = bitsandbytes.optim.AdamW8bit(
-            prepared, lr=rate, betas=betas, eps=settings.epsilon
-        )
-        return optimizer
+        return _eight_bit_adamw(prepared, rate, betas, settings.epsilon)
     return torch.optim.AdamW(
         prepared, lr=rate, betas=betas, eps=settings.epsilon, fused=_can_fuse(prepared, device)
     )
@@ -128,6 +123,17 @@ def _prepare_group(group: Mapping[str, Any], settings: Hyperparameters) -> dict[
         "lr_scale": group.get("lr_scale", 1.0),
         "weight_decay": group.get("weight_decay", settings.weight_decay),
     }
+
+
+def _eight_bit_adamw(
+    groups: Sequence[dict[str, Any]], rate: float, betas: tuple[float, float], epsilon: float
+) -> torch.optim.Optimizer:
+    """AdamW with block-wise 8-bit state; tensors below 4,096 elements keep 32 bits."""
+    import bitsandbytes
+
+    library: Any = bitsandbytes  # its annotations are not complete
+    optimizer: torch.optim.Optimizer = library.optim.AdamW8bit(groups, lr=rate, betas=betas, eps=epsilon)
+    return optimizer
 
 
 def _can_fuse(groups: Sequence[Mapping[str, Any]], device: torch.device) -> bool:

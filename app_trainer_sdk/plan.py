@@ -188,10 +188,14 @@ def _batch(settings: Hyperparameters, replicas: int, data: DataFacts) -> dict[st
     if micro == "auto":
         micro, why["microbatch"] = _auto_microbatch(settings, replicas, data)
     if steps == "auto":
-        steps = 1 if total == "auto" else max(1, total // (micro * replicas))
-        why["gradient_accumulation_steps"] = "no split needed" if total == "auto" else follows
+        steps = 1
+        why["gradient_accumulation_steps"] = "no split needed"
+        if total != "auto":
+            steps = max(1, total // (micro * replicas))
+            why["gradient_accumulation_steps"] = follows
     if total == "auto":
-        total, why["global_batch"] = micro * steps * replicas, follows
+        total = micro * steps * replicas
+        why["global_batch"] = follows
     if total != micro * steps * replicas:
         found = f"global_batch {total}, yet microbatch × gradient_accumulation_steps × replicas is "
         found += batch_equation(micro, steps, replicas)

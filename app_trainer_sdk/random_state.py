@@ -19,8 +19,7 @@ from app_trainer_sdk.errors import InternalError
 def capture_random(device: torch.device) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """State of python's, numpy's, torch's and the device's generators: tensors by name, and plain values."""
     version, words, gauss = random.getstate()
-    numpy_state = numpy.random.get_state()
-    assert isinstance(numpy_state, tuple)
+    numpy_state: Any = numpy.random.get_state()  # a tuple unless asked for a dict
     tensors = {
         "python": torch.tensor(words, dtype=torch.int64),
         "numpy": torch.from_numpy(numpy_state[1].astype(numpy.int64)),

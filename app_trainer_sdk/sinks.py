@@ -99,7 +99,7 @@ class HttpSink:
         self._changed = threading.Condition()
         self._closing = threading.Event()
         self._stopped = False
-        self._pause = pause or self._closing.wait  # type: ignore[assignment]
+        self._pause = pause or self._closing.wait
         self._thread = threading.Thread(target=self._deliver, name="event-sender", daemon=True)
         self._thread.start()
 

@@ -36,7 +36,7 @@ def explain(error: ValidationError, model: type[BaseModel], *, pointer: str = ""
     schema = model.model_json_schema()
     problems: dict[str, Problem] = {}
     for detail in error.errors(include_url=False):
-        path = _path_in_document(detail["loc"], schema)
+        path = _path_in_document(detail["loc"], schema, unknown_key=detail["type"] == "extra_forbidden")
         here = pointer + _pointer(path)
         if here in problems:
             continue
@@ -98,7 +98,7 @@ def _problem(
         patterns = " or ".join(parent.get("patternProperties", {}))
         return Problem(here, f"the name {path[-1]!r}", f"a name matching {patterns}")
     if detail["type"] == "extra_forbidden":
-        known = parent.get("properties", {})
+        known = _known_keys(parent, schema)
         return Problem(
             here, f"an unknown key {path[-1]!r}", "only known keys", did_you_mean(str(path[-1]), known)
         )
@@ -143,7 +143,7 @@ def _step(schema: Mapping[str, Any], step: str | int, root: Mapping[str, Any]) -
         found = properties.get(step) or _schema_of_other_keys(schema)
     if found is not None:
         return found
-    for alternative in schema.get("anyOf", ()):
+    for alternative in _alternatives(schema):
         found = _step(alternative, step, root)
         if found is not None:
             return found
@@ -159,13 +159,30 @@ def _schema_of_other_keys(schema: Mapping[str, Any]) -> Mapping[str, Any] | None
     return extra if isinstance(extra, Mapping) else None
 
 
-def _path_in_document(location: Sequence[str | int], root: Mapping[str, Any]) -> list[str | int]:
+def _alternatives(schema: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    return [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
+
+
+def _known_keys(schema: Mapping[str, Any], root: Mapping[str, Any]) -> list[str]:
+    """Keys an object may have here, through unions."""
+    schema = _resolved(schema, root)
+    return [
+        *schema.get("properties", {}),
+        *(key for each in _alternatives(schema) for key in _known_keys(each, root)),
+    ]
+
+
+def _path_in_document(
+    location: Sequence[str | int], root: Mapping[str, Any], *, unknown_key: bool = False
+) -> list[str | int]:
     """Drop the steps pydantic adds for the alternatives of a union: they are not in the document."""
     path: list[str | int] = []
     here: Mapping[str, Any] = root
     for index, step in enumerate(location):
         if step == "[key]":  # pydantic's word for a mapping's key, whose own step stands before it
             continue
+        if unknown_key and index == len(location) - 1:  # in the document, though no schema knows it
+            return [*path, step]
         below = _step(here, step, root)
         if below is None and index < len(location) - 1 and path:
             continue

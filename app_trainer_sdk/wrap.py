@@ -76,6 +76,6 @@ def _recompute(block: nn.Module) -> None:
     The non-reentrant form: the other leaves adapters behind frozen inputs untrained without a word.
     The instance's ``forward`` is replaced, so no name changes.
     """
-    block.forward = functools.partial(  # type: ignore[method-assign]
+    block.forward = functools.partial(
         checkpoint, block.forward, use_reentrant=False, preserve_rng_state=True
     )

@@ -271,6 +271,17 @@ def test_a_trainers_default_keeps_its_bounds():
     assert "a finite number above 0" in message
 
 
+def test_a_settings_default_keeps_its_own_bounds():
+    """A default that its own class refuses is told when the trainer is written."""
+
+    class Wrong(Hyperparameters):
+        """Settings nobody can have."""
+
+        stride: int = setting(0, "Tokens between rows.", unit="tokens", ge=1)
+
+    assert "its own default for stride cannot be: /stride: found 0" in refusal(hyperparameters_class=Wrong)
+
+
 def test_a_trainers_default_is_a_known_setting():
     """A misspelt default would be ignored for ever."""
     message = refusal(defaults={"lora": {"learning_rat": 1e-4}})

@@ -270,6 +270,22 @@ def test_a_contradiction_of_a_wrong_value_is_not_told():
     assert {"stride"} == set(problems_of({"stride": 5_000}, TextSettings))
 
 
+def test_a_default_outside_its_own_bounds_is_a_problem():
+    """A class that could never give settings says so, instead of failing in another way."""
+
+    class Wrong(Hyperparameters):
+        """Settings nobody can have."""
+
+        stride: int = setting(0, "Tokens between rows.", unit="tokens", ge=1)
+
+    settings, problems = Wrong.inspect({"seed": 1})
+
+    assert settings is None
+    assert [str(problem) for problem in problems] == [
+        "/hyperparameters/stride: found 0; expected an integer of at least 1"
+    ]
+
+
 @pytest.mark.parametrize("description", ["no full stop", "Two\nlines."])
 def test_a_setting_is_described_in_one_sentence(description: str):
     """The author hears it when the class is written."""

@@ -93,7 +93,12 @@ def test_a_mistake_is_one_line_with_its_place(document, expected: str):
 
 @pytest.mark.parametrize(
     ("document", "pointer"),
-    [({"rte": 1}, "/rte"), ({"files": [{"path": "a", "pth": 1}]}, "/files/0/pth")],
+    [
+        ({"rte": 1}, "/rte"),
+        ({"files": [{"path": "a", "pth": 1}]}, "/files/0/pth"),
+        ({"file": {"path": "a", "pth": 1}}, "/file/pth"),
+        ({"below": {"below": {"rte": 1}}}, "/below/below/rte"),
+    ],
 )
 def test_an_unknown_key_is_told_with_the_nearest(document, pointer: str):
     """Unknown keys are refused where they stand."""
