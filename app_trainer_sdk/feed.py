@@ -67,15 +67,13 @@ class Rows:
 
     def __getitem__(self, request: Request) -> Batch:
         epoch, indices = request
-        items = [self._item(epoch, index) for index in indices]
+        item = self._seeded_item if self.uses_global_random else self.dataset.item
+        items = [item(index, Random(self.seed, "item", epoch, index)) for index in indices]
         return self.trainer.collate(self.run, items)
 
-    def _item(self, epoch: int, index: int) -> Any:
-        seed = derive_seed(self.seed, "item", epoch, index)
-        if not self.uses_global_random:
-            return self.dataset.item(index, Random(seed))
-        with global_seeds(seed):
-            return self.dataset.item(index, Random(seed))
+    def _seeded_item(self, index: int, random: Random) -> Any:
+        with global_seeds(random.seed):
+            return self.dataset.item(index, random)
 
 
 class Feed:

@@ -182,27 +182,34 @@ def _batch(settings: Hyperparameters, replicas: int, data: DataFacts) -> dict[st
     if data.coupled_rows and steps not in ("auto", 1):
         wrong = Problem("/hyperparameters/gradient_accumulation_steps", str(steps), "1", "rows see each other")
         raise BadJob("this trainer's loss cannot be split:", problems=[wrong])
-    if micro == "auto" and data.coupled_rows:
-        share = settings.auto_microbatch if total == "auto" else total // replicas
-        micro, why["microbatch"] = share, "the whole batch at once, since its rows see each other"
     if micro == "auto":
-        micro, why["microbatch"] = _auto_microbatch(settings, replicas, data)
+        choose = _coupled_microbatch if data.coupled_rows else _auto_microbatch
+        chosen = choose(settings, replicas, data)
+        micro = chosen[0]
+        why["microbatch"] = chosen[1]
     if steps == "auto":
         steps = 1
         why["gradient_accumulation_steps"] = "no split needed"
         if total != "auto":
             steps = max(1, total // (micro * replicas))
             why["gradient_accumulation_steps"] = follows
+    product = micro * steps * replicas
     if total == "auto":
-        total = micro * steps * replicas
+        total = product
         why["global_batch"] = follows
-    if total != micro * steps * replicas:
+    if total != product:
         found = f"global_batch {total}, yet microbatch × gradient_accumulation_steps × replicas is "
         found += batch_equation(micro, steps, replicas)
         wrong = Problem("/hyperparameters/global_batch", found, "both sides to be equal")
         raise BadJob("the batch does not multiply out:", problems=[wrong])
     values = {"global_batch": total, "microbatch": micro, "gradient_accumulation_steps": steps}
     return {name: Effective(getattr(settings, name), value, why[name]) for name, value in values.items()}
+
+
+def _coupled_microbatch(settings: Hyperparameters, replicas: int, data: DataFacts) -> tuple[int, str]:
+    total = settings.global_batch
+    share = settings.auto_microbatch if total == "auto" else total // replicas
+    return share, "the whole batch at once, since its rows see each other"
 
 
 def _auto_microbatch(settings: Hyperparameters, replicas: int, data: DataFacts) -> tuple[int, str]:
