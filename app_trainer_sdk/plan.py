@@ -15,6 +15,7 @@ from app_trainer_sdk.hyperparameters import Hyperparameters, batch_equation
 from app_trainer_sdk.values import JSON
 
 PLAN_SCHEMA = "app.trainer.plan/v1"
+FOLLOWS = "follows from global batch = microbatch × accumulation × replicas"
 
 
 @dataclass(frozen=True)
@@ -175,46 +176,32 @@ def _number(knob: Effective) -> int:
 
 def _batch(settings: Hyperparameters, replicas: int, data: DataFacts) -> dict[str, Effective]:
     """Any two of the three given, the third follows; with fewer, the defaults fill in."""
-    total, micro = settings.global_batch, settings.microbatch
-    steps = settings.gradient_accumulation_steps
-    why = dict.fromkeys(("global_batch", "microbatch", "gradient_accumulation_steps"), "asked for")
-    follows = "follows from global batch = microbatch × accumulation × replicas"
-    if data.coupled_rows and steps not in ("auto", 1):
-        wrong = Problem("/hyperparameters/gradient_accumulation_steps", str(steps), "1", "rows see each other")
+    if data.coupled_rows and settings.gradient_accumulation_steps not in ("auto", 1):
+        found = str(settings.gradient_accumulation_steps)
+        wrong = Problem("/hyperparameters/gradient_accumulation_steps", found, "1", "rows see each other")
         raise BadJob("this trainer's loss cannot be split:", problems=[wrong])
-    if micro == "auto":
-        choose = _coupled_microbatch if data.coupled_rows else _auto_microbatch
-        chosen = choose(settings, replicas, data)
-        micro = chosen[0]
-        why["microbatch"] = chosen[1]
-    if steps == "auto":
-        steps = 1
-        why["gradient_accumulation_steps"] = "no split needed"
-        if total != "auto":
-            steps = max(1, total // (micro * replicas))
-            why["gradient_accumulation_steps"] = follows
+    micro, why_micro = _microbatch(settings, replicas, data)
+    steps, why_steps = _accumulation(settings, micro * replicas)
     product = micro * steps * replicas
-    if total == "auto":
-        total = product
-        why["global_batch"] = follows
+    total, why_total = product, FOLLOWS
+    if settings.global_batch != "auto":
+        total, why_total = settings.global_batch, "asked for"
     if total != product:
         found = f"global_batch {total}, yet microbatch × gradient_accumulation_steps × replicas is "
         found += batch_equation(micro, steps, replicas)
         wrong = Problem("/hyperparameters/global_batch", found, "both sides to be equal")
         raise BadJob("the batch does not multiply out:", problems=[wrong])
-    values = {"global_batch": total, "microbatch": micro, "gradient_accumulation_steps": steps}
-    return {name: Effective(getattr(settings, name), value, why[name]) for name, value in values.items()}
+    return {
+        "global_batch": Effective(settings.global_batch, total, why_total),
+        "microbatch": Effective(settings.microbatch, micro, why_micro),
+        "gradient_accumulation_steps": Effective(settings.gradient_accumulation_steps, steps, why_steps),
+    }
 
 
-def _coupled_microbatch(settings: Hyperparameters, replicas: int, data: DataFacts) -> tuple[int, str]:
-    total = settings.global_batch
-    share = settings.auto_microbatch if total == "auto" else total // replicas
-    return share, "the whole batch at once, since its rows see each other"
-
-
-def _auto_microbatch(settings: Hyperparameters, replicas: int, data: DataFacts) -> tuple[int, str]:
-    most = settings.auto_microbatch
-    total, steps = settings.global_batch, settings.gradient_accumulation_steps
+def _microbatch(settings: Hyperparameters, replicas: int, data: DataFacts) -> tuple[int, str]:
+    if settings.microbatch != "auto":
+        return settings.microbatch, "asked for"
+    most, total = settings.auto_microbatch, settings.global_batch
     if total == "auto":
         if data.rows is not None and data.rows < most * replicas:
             most = max(1, data.rows // replicas)
@@ -224,10 +211,20 @@ def _auto_microbatch(settings: Hyperparameters, replicas: int, data: DataFacts) 
         wrong = Problem("/hyperparameters/global_batch", found, f"a multiple of {replicas}")
         raise BadJob("the batch does not multiply out:", problems=[wrong])
     share = total // replicas
-    if steps != "auto":
-        return max(1, share // steps), "follows from global batch and accumulation"
+    if data.coupled_rows:
+        return share, "the whole batch at once, since its rows see each other"
+    if settings.gradient_accumulation_steps != "auto":
+        return max(1, share // settings.gradient_accumulation_steps), FOLLOWS
     largest = max(size for size in range(1, min(most, share) + 1) if share % size == 0)
     return largest, f"the largest divisor of {share} up to the trainer's default of {most}"
+
+
+def _accumulation(settings: Hyperparameters, at_once: int) -> tuple[int, str]:
+    if settings.gradient_accumulation_steps != "auto":
+        return settings.gradient_accumulation_steps, "asked for"
+    if settings.global_batch == "auto":
+        return 1, "no split needed"
+    return max(1, settings.global_batch // at_once), FOLLOWS
 
 
 def _windows(data: DataFacts, total: int) -> int | None:
