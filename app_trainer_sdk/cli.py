@@ -1,0 +1,81 @@
+"""Owns the console script ``app-trainer``: which subcommand is asked, and the module that answers it.
+
+Only the module of the subcommand is imported, so ``describe`` stays as fast as it is alone, and every
+subcommand is also ``python -m app_trainer_sdk.<module>``. This file must not know what a subcommand does.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+
+#: Subcommands in the order a newcomer meets them: the module that answers, and what for.
+VERBS = {
+    "new": ("new", "write a working trainer package to start from"),
+    "check": ("check", "prove that a trainer keeps the contract"),
+    "describe": ("describe", "print what the installed trainers offer"),
+    "run": ("run", "run a job, or go on with it"),
+}
+ALIASES = {"train": "run"}
+
+_ARGPARSE_USAGE = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Hand the arguments to their subcommand; the exit code."""
+    asked = list(sys.argv[1:] if arguments is None else arguments)
+    if not asked:
+        sys.stderr.write(_usage())
+        return _bad_job()
+    first, *rest = asked
+    if first in ("-h", "--help", "help"):
+        sys.stdout.write(_usage())
+        return 0
+    if first in ("-V", "--version"):
+        from app_trainer_sdk import __version__
+
+        sys.stdout.write(f"app-trainer {__version__}\n")
+        return 0
+    verb = ALIASES.get(first, first)
+    if verb not in VERBS:
+        return _refuse(first)
+    return _answer(VERBS[verb][0], rest)
+
+
+def _answer(module: str, arguments: Sequence[str]) -> int:
+    answer: Callable[[Sequence[str]], int] = import_module(f"app_trainer_sdk.{module}").main
+    try:
+        return answer(arguments)
+    except SystemExit as ending:
+        if ending.code == _ARGPARSE_USAGE:  # argparse's own code, which a container must not end with
+            return _bad_job()
+        raise
+
+
+def _refuse(word: str) -> int:
+    from app_trainer_sdk.errors import did_you_mean
+
+    kind = "option" if word.startswith("-") else "subcommand"
+    hint = did_you_mean(word, [*VERBS, *ALIASES])
+    sys.stderr.write(f"app-trainer: found {kind} {word!r}; expected one of {', '.join(VERBS)} ({hint})\n")
+    return _bad_job()
+
+
+def _usage() -> str:
+    width = max(map(len, VERBS))
+    rows = [f"  {verb:<{width}}  {does}" for verb, (_, does) in VERBS.items()]
+    aliases = ", ".join(f"{alias} for {verb}" for alias, verb in ALIASES.items())
+    also = f"also {aliases}; --version; SUBCOMMAND --help"
+    lines = ["usage: app-trainer SUBCOMMAND ...", "", *rows, "", also]
+    return "\n".join(lines) + "\n"
+
+
+def _bad_job() -> int:
+    from app_trainer_sdk.errors import ExitCode
+
+    return int(ExitCode.BAD_JOB)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
