@@ -139,7 +139,11 @@ class CheckpointStore:
         removed = [each.path for each in mine if each.path not in kept] if valid else []
         for path in removed:
             self._verified.pop(path, None)
-            remove_tree(path)
+            # Out of the way first: a kill in the middle must not leave half a checkpoint under its name.
+            aside = path.with_name(f".{path.name}.removed.tmp")
+            remove_tree(aside)
+            path.rename(aside)
+            remove_tree(aside)
         return removed
 
     def _write(self, folder: Path, step: int, snapshot: Snapshot, documents: Mapping[str, Any]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from app_trainer_sdk.channel import RankChannel, StopToken
-from app_trainer_sdk.checkpoint import Checkpoint, CheckpointStore, copied
+from app_trainer_sdk.checkpoint import STATE, Checkpoint, CheckpointStore, copied, read_document
 from app_trainer_sdk.contract import Trainer
 from app_trainer_sdk.errors import Diverged, InternalError, StopRequested
 from app_trainer_sdk.handle import Run
@@ -23,6 +23,7 @@ from app_trainer_sdk.metrics import MetricsWriter, append_line, count_lines, kee
 from app_trainer_sdk.paths import JobDirectory
 from app_trainer_sdk.plan import Plan
 from app_trainer_sdk.random_state import capture_random, restore_random
+from app_trainer_sdk.randomness import CPU, global_seeds, seed_globals
 from app_trainer_sdk.values import Snapshot, StepInfo
 
 PROGRESS_SECONDS = 0.5
@@ -60,6 +61,7 @@ class Drive:
         self._started = desk.clock()
         self._said = 0.0
         self._first_step = 0
+        self._pending: list[str] = []
 
     def train(self, saved: Snapshot | None) -> None:
         """Make the updates that are left; afterwards the last checkpoint holds the result.
@@ -71,6 +73,8 @@ class Drive:
         if saved is None:
             for path in (self._desk.layout.metrics, self._desk.layout.evaluations):
                 keep_lines(path, 0)
+        # For a trainer with a loop of its own; the ordinary loop draws by position.
+        seed_globals(self._run.random("train").seed, self._run.device or CPU)
         state = self._trainer.begin(self._run, saved)
         if saved is not None:
             self._take_up(saved)
@@ -83,8 +87,9 @@ class Drive:
 
     def _iterate(self, state: Any) -> None:
         plan = self._desk.plan
-        if self._step == 0 and self._every("evaluate_every"):
-            self._evaluate(state, SPLITS_DURING)
+        if self._saved_step < 0 and self._every("evaluate_every"):
+            self._pending = [*SPLITS_DURING]
+        self._evaluate(state)
         steps = self._trainer.training_steps(self._run, state)
         before = self._desk.clock()
         try:
@@ -106,12 +111,13 @@ class Drive:
             if close is not None:
                 close()
         if self._step < plan.updates:
-            raise InternalError(f"training ended after {self._step} updates", expected=f"{plan.updates} updates")
+            raise InternalError(f"training ended after {self._step} updates", expected=f"{plan.updates}")
 
     def _between(self, state: Any, step: int) -> None:
         last = self._desk.plan.updates
         if is_due(step, self._every("evaluate_every"), last):
-            self._evaluate(state, SPLITS_AT_END if step == last else SPLITS_DURING)
+            self._pending = [*(SPLITS_AT_END if step == last else SPLITS_DURING)]
+            self._evaluate(state)
         if is_due(step, self._every("checkpoint_every"), last):
             self._save(state)
 
@@ -126,18 +132,23 @@ class Drive:
         assert isinstance(value, int)
         return value
 
-    def _evaluate(self, state: Any, splits: tuple[str, ...]) -> None:
-        for split in splits:
+    def _evaluate(self, state: Any) -> None:
+        """Evaluate what is pending. A stop leaves the rest pending, and the checkpoint says so."""
+        while self._pending:
+            split = self._pending[0]
             started = self._desk.clock()
-            sums = self._sum_up(state, split)
-            if not sums:
-                continue
-            row = {
-                "step": self._step, "split": split, "seconds": self._desk.clock() - started,
-                **{name: _ratio(*pair) for name, pair in sums.items()},
-            }  # fmt: skip
-            append_line(self._desk.layout.evaluations, row)
-            self._desk.channel.say("evaluation", **row)
+            # A trainer's own loop may draw from the global generators: looking more often moves no number.
+            with global_seeds(self._run.random("evaluate", split).seed, self._run.device or CPU):
+                sums = self._sum_up(state, split)
+            if sums:
+                self._write_evaluation(split, sums, self._desk.clock() - started)
+            del self._pending[0]
+
+    def _write_evaluation(self, split: str, sums: Mapping[str, tuple[float, float]], seconds: float) -> None:
+        numbers = {name: _ratio(*pair) for name, pair in sums.items()}
+        row = {"step": self._step, "split": split, "seconds": seconds, **numbers}
+        append_line(self._desk.layout.evaluations, row)
+        self._desk.channel.say("evaluation", **row)
 
     def _sum_up(self, state: Any, split: str) -> dict[str, tuple[float, float]]:
         """Totals over the split, reduced batch by batch: no prediction is kept."""
@@ -180,6 +191,7 @@ class Drive:
             "step": self._step,
             "metrics_lines": self._metrics.lines,
             "evaluation_lines": count_lines(self._desk.layout.evaluations),
+            "evaluations_pending": list(self._pending),
             "elapsed_seconds": self._elapsed_before + self._desk.clock() - self._started,
         }
 
@@ -188,6 +200,7 @@ class Drive:
         values: Any = saved.values["driver"]
         self._step = self._saved_step = self._first_step = int(values["step"])
         self._elapsed_before = float(values["elapsed_seconds"])
+        self._pending = [str(split) for split in values["evaluations_pending"]]
         keep_lines(self._desk.layout.metrics, int(values["metrics_lines"]))
         keep_lines(self._desk.layout.evaluations, int(values["evaluation_lines"]))
         random_values: Any = saved.values["random"]
@@ -211,6 +224,12 @@ class Drive:
             nonfinite=latest.get("nonfinite", []), seconds=latest.get("seconds"),
             data_seconds=latest.get("data_seconds"),
         )  # fmt: skip
+
+
+def is_trained(checkpoint: Checkpoint, plan: Plan) -> bool:
+    """Whether nothing is left to do but export: every update made, and the last evaluations too."""
+    driver = read_document(checkpoint, STATE)["driver"]
+    return checkpoint.step >= plan.updates and not driver["evaluations_pending"]
 
 
 def _ratio(total: float, count: float) -> float | None:

@@ -55,7 +55,7 @@ class MetricsWriter:
         if info.gradient_norm is not None:
             numbers["gradient_norm"] = info.gradient_norm
         for name, (total, count) in info.metrics.items():
-            numbers[name] = total / count
+            numbers[name] = total / count if isinstance(count, Tensor) or count else math.nan
         self._waiting.append((line, numbers))
         if len(self._waiting) >= GROUP_LINES or self._clock() - self._written_at > GROUP_SECONDS:
             self.flush()

@@ -7,7 +7,7 @@ in this file.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from app_trainer_sdk.catalog import ModelRow
 from app_trainer_sdk.checkpoint import Checkpoint, CheckpointStore, read_document
 from app_trainer_sdk.contract import SupervisedTrainer, Trainer
 from app_trainer_sdk.device import DTYPES, device_facts, pick_device
-from app_trainer_sdk.errors import BadData
+from app_trainer_sdk.errors import BadData, InternalError
 from app_trainer_sdk.files import read_json, write_json
 from app_trainer_sdk.handle import Run
 from app_trainer_sdk.hyperparameters import Hyperparameters
@@ -51,7 +51,9 @@ class Opened:
     examination: Examination
 
 
-def open_job(start: Start, *, ledger: Ledger, check: Callable[[], None], progress: Callable[..., None]) -> Opened:
+def open_job(
+    start: Start, *, ledger: Ledger, check: Callable[[], None], progress: Callable[..., None]
+) -> Opened:
     """Find the trainer, check the job once more and read the index of the data."""
     job = start.read_job()
     trainer = find_trainer(job.trainer)()
@@ -71,8 +73,11 @@ def settle_plan(opened: Opened, start: Start, store: CheckpointStore) -> tuple[P
 
     Raises:
         BadJob: a checkpoint exists and this start would not continue it exactly; all differences are told.
+        InternalError: there are checkpoints of this job and not one of them is whole.
     """
-    checkpoint, _ = store.newest()
+    checkpoint, skipped = store.newest()
+    if checkpoint is None:
+        _refuse_to_start_over(store, skipped)
     layout = start.layout
     fresh = _resolve(opened, start)
     if checkpoint is not None:
@@ -105,6 +110,17 @@ def identity_of(opened: Opened, start: Start, plan: Plan) -> dict[str, Any]:
 def store_of(layout: JobDirectory, start: Start) -> CheckpointStore:
     """The job's checkpoints."""
     return CheckpointStore(layout.checkpoints, start.read_job().identifier())
+
+
+def _refuse_to_start_over(store: CheckpointStore, skipped: Sequence[Checkpoint]) -> None:
+    """A save that was killed leaves nothing under a checkpoint's name: what is damaged was once whole."""
+    damaged = [each for each in skipped if each.problem and each.run in ("", store.run)]
+    if damaged:
+        told = "; ".join(f"{each.path.name}: {each.problem}" for each in damaged)
+        raise InternalError(
+            f"no checkpoint of this job is whole: {told}", expected="one to resume from",
+            setting=f"{store.directory}: remove it to start over",
+        )  # fmt: skip
 
 
 def _resolve(opened: Opened, start: Start) -> Plan:

@@ -9,6 +9,7 @@ models, losses or how rows are read.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from dataclasses import dataclass
 
 import numpy
@@ -82,8 +83,9 @@ def cut(count: int, microbatch: int, *, minimum_rows: int = 1) -> list[tuple[int
 
     With ``minimum_rows`` above 1, pieces are evened out so that none is smaller, even if one is larger.
     """
-    if minimum_rows <= 1 or count % microbatch == 0 or count % microbatch >= minimum_rows:
+    rest = count % microbatch or microbatch
+    if min(rest, microbatch) >= minimum_rows:
         return [(start, min(start + microbatch, count)) for start in range(0, count, microbatch)]
     pieces = max(1, min(-(-count // microbatch), count // minimum_rows))
     edges = [round(piece * count / pieces) for piece in range(pieces + 1)]
-    return list(zip(edges[:-1], edges[1:], strict=True))
+    return list(itertools.pairwise(edges))

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app_trainer_sdk.errors import InternalError, did_you_mean
-from app_trainer_sdk.files import read_json, remove_tree, sync_directory, write_json
+from app_trainer_sdk.files import read_json, remove_tree, sync_directory, sync_file, write_json
 from app_trainer_sdk.memory import Ledger
+from app_trainer_sdk.randomness import CPU, global_seeds
 from app_trainer_sdk.values import JSON, Phase
 
 if TYPE_CHECKING:
@@ -61,7 +62,11 @@ def _work(phase: Phase, run: Run, folder: Path) -> None:
     remove_tree(beside)
     beside.mkdir(parents=True)
     try:
-        facts: Mapping[str, JSON] = phase.work(run, beside)
+        # Seeded by name, and put back: a phase that is skipped on resume moves no number.
+        with global_seeds(run.random("phase", phase.name).seed, run.device or CPU):
+            facts: Mapping[str, JSON] = phase.work(run, beside)
+        for path in sorted(each for each in beside.rglob("*") if each.is_file()):
+            sync_file(path)
         write_json(beside / FACTS, facts)
         _put_in_place(beside, folder)
     finally:

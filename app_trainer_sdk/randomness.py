@@ -17,6 +17,7 @@ import numpy
 import torch
 
 Key = str | int
+CPU = torch.device("cpu")
 
 
 def derive_seed(seed: int, *key: Key) -> int:
@@ -95,16 +96,24 @@ def seed_torch(seed: int, device: torch.device) -> None:
         torch.cuda.default_generators[index].manual_seed(seed)
 
 
-@contextlib.contextmanager
-def global_seeds(seed: int) -> Iterator[None]:
-    """Seed the global generators of python, numpy and torch inside, and put them back as they were."""
-    states = python_random.getstate(), numpy.random.get_state(), torch.get_rng_state()
+def seed_globals(seed: int, device: torch.device = CPU) -> None:
+    """Seed the global generators of python, numpy, torch and ``device``."""
     python_random.seed(seed)
     numpy.random.seed(seed & 0xFFFFFFFF)
-    torch.default_generator.manual_seed(seed)
+    seed_torch(seed, device)
+
+
+@contextlib.contextmanager
+def global_seeds(seed: int, device: torch.device = CPU) -> Iterator[None]:
+    """Seed the global generators of python, numpy, torch and ``device`` inside; afterwards all are as before."""
+    states = python_random.getstate(), numpy.random.get_state(), torch.get_rng_state()
+    on_device = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    seed_globals(seed, device)
     try:
         yield
     finally:
         python_random.setstate(states[0])
         numpy.random.set_state(states[1])
         torch.set_rng_state(states[2])
+        if on_device is not None:
+            torch.cuda.set_rng_state(on_device, device)

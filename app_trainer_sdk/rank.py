@@ -19,7 +19,7 @@ from typing import Any
 
 from app_trainer_sdk.channel import RankChannel, StopToken
 from app_trainer_sdk.checkpoint import CheckpointStore, load_checkpoint
-from app_trainer_sdk.drive import Desk, Drive
+from app_trainer_sdk.drive import Desk, Drive, is_trained
 from app_trainer_sdk.errors import ExitCode, InternalError
 from app_trainer_sdk.files import read_json, remove_tree, sha256_tree, sync_directory, write_json
 from app_trainer_sdk.memory import Ledger, Row, probe_for
@@ -54,24 +54,20 @@ class Rank:
         self._enter("prepare")
         opened = prepare(opened, plan, ledger)
         self.token.check()
-        if checkpoint is None or checkpoint.step < plan.updates:
+        if checkpoint is None or not is_trained(checkpoint, plan):
             self._train(opened, plan, store, ledger)
         return self._hand_over(opened, plan, store, ledger)
 
     def _train(self, opened: Opened, plan: Plan, store: CheckpointStore, ledger: Ledger) -> None:
         self._enter("train")
-        desk = Desk(
-            self.layout, store, self.channel, self.token, plan, identity_of(opened, self.start, plan)
-        )
+        desk = Desk(self.layout, store, self.channel, self.token, plan, identity_of(opened, self.start, plan))
         checkpoint, _ = store.newest()
         with ledger.phase("train", inputs={"updates": plan.updates, "batch": plan.batch}):
             saved = load_checkpoint(checkpoint) if checkpoint is not None else None
             Drive(opened.trainer, opened.run, desk).train(saved)
             del saved
 
-    def _hand_over(
-        self, opened: Opened, plan: Plan, store: CheckpointStore, ledger: Ledger
-    ) -> dict[str, Any]:
+    def _hand_over(self, opened: Opened, plan: Plan, store: CheckpointStore, ledger: Ledger) -> dict[str, Any]:
         """Export from the last checkpoint, then ask the artifact in a new process."""
         checkpoint, _ = store.newest()
         if checkpoint is None or checkpoint.step != plan.updates:

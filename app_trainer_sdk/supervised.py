@@ -71,6 +71,7 @@ class SupervisedState:
     parameters: list[nn.Parameter]
     names: dict[Tensor, str]
     datasets: dict[str, Dataset]
+    buffers: list[tuple[nn.Module, str]]
     counters: Counters = field(default_factory=Counters)
 
 
@@ -84,8 +85,7 @@ def begin(trainer: SupervisedTrainer, run: Run, saved: Snapshot | None) -> Super
     assert run.device is not None
     settings: Hyperparameters = run.settings
     seed = derive_seed(settings.seed, "build")
-    with global_seeds(seed):
-        seed_torch(seed, run.device)
+    with global_seeds(seed, run.device):
         modules = trainer.build_model(run, weights=True)
     if not isinstance(modules, Modules):
         raise InternalError(f"build_model returned {type(modules).__name__}", expected="Modules(root)")
@@ -98,6 +98,7 @@ def begin(trainer: SupervisedTrainer, run: Run, saved: Snapshot | None) -> Super
         settings=settings, modules=modules, loss=loss, optimizer=optimizer,
         scaler=torch.amp.GradScaler(run.device.type) if settings.mixed_precision == "fp16" else None,
         order=_order(trainer, settings, len(train)), names=names, datasets={"train": train},
+        buffers=_persistent_buffers(modules.root),
         parameters=[each for group in optimizer.param_groups for each in group["params"]],
     )  # fmt: skip
     if saved is not None:
@@ -116,10 +117,16 @@ def training_steps(trainer: SupervisedTrainer, run: Run, state: SupervisedState)
     try:
         window = next(windows)
         while counters.updates < settings.updates:
-            update = _start_update(run, state, window)
-            # Read the next rows while the device still works on this update.
-            following = next(windows) if counters.updates + 1 < settings.updates else None
-            yield _settle_update(trainer, state, update)
+            buffers = _copy_buffers(state)
+            try:
+                update = _start_update(run, state, window)
+                # Read the next rows while the device still works on this update.
+                following = next(windows) if counters.updates + 1 < settings.updates else None
+            except BaseException:
+                # A stop in the middle of a window is saved as the instant before it: batch norm has moved.
+                _put_buffers_back(state, buffers)
+                raise
+            yield _settle_update(trainer, state, update, buffers)
             stop_when_diverged(state)
             if counters.updates >= settings.updates:
                 return
@@ -161,16 +168,36 @@ def _accumulate(
     for microbatch in window.microbatches:
         run.check()
         terms = _forward(run, state, window, microbatch)
-        share = terms.sum / units if microbatch.number >= 0 else terms.sum * 0.0
-        for mean in terms.means.values():
-            share = share + mean / count
-        (share if state.scaler is None else state.scaler.scale(share)).backward()  # type: ignore[no-untyped-call]
-        total = share.detach() if total is None else total + share.detach()
         for name, pair in terms.metrics.items():
             before = metrics.get(name, (0.0, 0.0))
             metrics[name] = (before[0] + _detached(pair[0]), before[1] + _detached(pair[1]))
+        share = _share(terms, microbatch, units, count)
+        if share is None:
+            continue
+        (share if state.scaler is None else state.scaler.scale(share)).backward()  # type: ignore[no-untyped-call]
+        total = share.detach() if total is None else total + share.detach()
     assert total is not None
     return total, metrics
+
+
+def _share(terms: LossTerms, microbatch: Microbatch, units: float, count: int) -> Tensor | None:
+    """What a microbatch adds to the update's loss; None when it adds nothing.
+
+    A sum over no unit is no loss, whatever the trainer made of it: a constant zero, or 0 / 0.
+    """
+    share: Tensor | None = None
+    if microbatch.number < 0:
+        share = terms.sum * 0.0
+    elif microbatch.batch.units:
+        share = terms.sum / units
+    for mean in terms.means.values():
+        share = mean / count if share is None else share + mean / count
+    if share is not None and not share.requires_grad:
+        raise InternalError(
+            "the loss does not depend on any trainable parameter", expected="a loss with a gradient",
+            setting="requires_grad, or a use_reentrant=True inside the model",
+        )  # fmt: skip
+    return share
 
 
 def _forward(run: Run, state: SupervisedState, window: LoadedWindow, microbatch: Microbatch) -> LossTerms:
@@ -208,7 +235,9 @@ def _clip(state: SupervisedState) -> Tensor:
     return norm
 
 
-def _settle_update(trainer: SupervisedTrainer, state: SupervisedState, update: _Update) -> StepInfo:
+def _settle_update(
+    trainer: SupervisedTrainer, state: SupervisedState, update: _Update, buffers: list[Tensor]
+) -> StepInfo:
     """Read the verdict, step if it is good, and book what happened. Nothing in here can be interrupted."""
     counters, window = state.counters, update.window.window
     if not update.why:
@@ -220,7 +249,9 @@ def _settle_update(trainer: SupervisedTrainer, state: SupervisedState, update: _
         counters.nonfinite_in_a_row = 0
         counters.examples += len(window.ids)
         counters.units += update.units
-    elif update.why == NO_UNIT:
+    else:
+        _put_buffers_back(state, buffers)  # a batch that was not applied leaves nothing, NaN least of all
+    if update.why == NO_UNIT:
         counters.without_units += 1
         _stop_when_nothing_trains(state)
     return StepInfo(
@@ -286,6 +317,26 @@ def saved_tensors(root: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach() for name, tensor in (trainable | buffers).items()}
 
 
+def _persistent_buffers(root: nn.Module) -> list[tuple[nn.Module, str]]:
+    """Where the buffers that a snapshot carries live: a model may replace the tensor itself."""
+    return [
+        (module, name)
+        for module in root.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None and name not in module._non_persistent_buffers_set
+    ]
+
+
+def _copy_buffers(state: SupervisedState) -> list[Tensor]:
+    return [module.get_buffer(name).clone() for module, name in state.buffers]
+
+
+def _put_buffers_back(state: SupervisedState, copies: list[Tensor]) -> None:
+    with torch.no_grad():
+        for (module, name), copy in zip(state.buffers, copies, strict=True):
+            module.get_buffer(name).copy_(copy)
+
+
 def ties(root: nn.Module) -> dict[str, str]:
     """Other names of trainable parameters that stand in several places, each with its canonical name."""
     first = {parameter: name for name, parameter in root.named_parameters() if parameter.requires_grad}
@@ -314,9 +365,7 @@ def load_tensors(root: nn.Module, saved: Mapping[str, Tensor]) -> None:
             tensor.copy_(other)
 
 
-def evaluate(
-    trainer: SupervisedTrainer, run: Run, state: SupervisedState, split: str
-) -> Iterator[LossTerms]:
+def evaluate(trainer: SupervisedTrainer, run: Run, state: SupervisedState, split: str) -> Iterator[LossTerms]:
     """Loss terms of ``split`` batch by batch, in order; modes are put back, gradients are off."""
     assert run.device is not None
     if split not in state.datasets:
