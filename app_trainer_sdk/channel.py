@@ -6,6 +6,7 @@ library. This file must not import torch: both sides use it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -26,8 +27,8 @@ class StopToken:
 
     def request(self, reason: StopReason, *, checkpoint: bool = True) -> None:
         """Ask to stop. The first reason stands; a later request may only take the checkpoint away."""
-        first = self._asked.reason if self._asked else reason
-        self._asked = StopRequested(first, checkpoint=checkpoint)
+        before = self._asked or StopRequested(reason)
+        self._asked = StopRequested(before.reason, checkpoint=before.checkpoint and checkpoint)
 
     def check(self) -> None:
         """Raise :class:`StopRequested` when somebody asked; cheap enough for every loop."""
@@ -68,9 +69,9 @@ class RankChannel:
             threading.Thread(target=self._listen, name="channel-reader", daemon=True).start()
 
     def say(self, kind: str, **facts: Any) -> None:
-        """Tell the supervisor something. Returns at once."""
+        """Tell the supervisor something. Returns at once, and takes whatever a trainer says."""
         if self._connection is not None:
-            self._queue.put(json.dumps({"kind": kind, **facts}).encode() + b"\n")
+            self._queue.put(json.dumps({"kind": kind, **facts}, default=_said).encode() + b"\n")
 
     def close(self) -> None:
         """Send what waits, then close."""
@@ -79,6 +80,8 @@ class RankChannel:
         self._closing = True
         self._queue.put(None)
         self._writer.join(timeout=5)
+        with contextlib.suppress(OSError):  # the supervisor may be gone
+            self._connection.shutdown(socket.SHUT_RDWR)  # a thread that reads would keep a closed one open
         self._connection.close()
 
     def _write(self) -> None:
@@ -111,6 +114,11 @@ def read_messages(connection: socket.socket) -> Iterator[Mapping[str, Any]]:
         *lines, pieces = (pieces + piece).split(b"\n")
         for line in lines:
             yield json.loads(line)
+
+
+def _said(value: Any) -> Any:
+    """A trainer's own value as JSON: scalars of numpy and torch are numbers, anything else is its text."""
+    return value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else str(value)
 
 
 def _leave() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +10,7 @@ from typing import Any, TextIO
 
 BAR_CHARACTERS = 24
 PLAIN_SECONDS = 5.0
+FALLBACK_COLUMNS = 80
 
 
 class Console:
@@ -27,19 +29,16 @@ class Console:
         self._clock = clock
         self._quiet = quiet
         self._terminal = self._stream.isatty()
-        self._drawn = False
+        self._drawn = False  # whether a bar stands on the current line
         self._told = float("-inf")
 
     def lines(self, lines: Sequence[str]) -> None:
         """Print whole lines; a bar being drawn gives way."""
         if self._quiet:
             return
-        if self._drawn:
-            self._stream.write("\r\x1b[2K")
-            self._drawn = False
-        for line in lines:
-            self._stream.write(line + "\n")
-        self._stream.flush()
+        clear = "\r\x1b[2K" if self._drawn else ""
+        self._drawn = False
+        self._write(clear + "".join(line + "\n" for line in lines))
 
     def progress(self, facts: Mapping[str, Any]) -> None:
         """Show how far training is."""
@@ -47,12 +46,26 @@ class Console:
             return
         text = progress_text(facts)
         if self._terminal:
-            self._stream.write(f"\r\x1b[2K{bar(facts['step'], facts['total'])} {text}")
-            self._stream.flush()
+            line = f"{bar(facts['step'], facts['total'])} {text}"
+            self._write("\r\x1b[2K" + line[: self._columns() - 1])  # a wrapped line could not be redrawn
             self._drawn = True
         elif self._clock() - self._told >= PLAIN_SECONDS or facts["step"] == facts["total"]:
             self._told = self._clock()
             self.lines([text])
+
+    def _write(self, text: str) -> None:
+        """A reader who went away (``run | head``) does not stop the run."""
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except (OSError, ValueError):
+            self._quiet = True
+
+    def _columns(self) -> int:
+        try:
+            return os.get_terminal_size(self._stream.fileno()).columns or FALLBACK_COLUMNS
+        except OSError:
+            return FALLBACK_COLUMNS
 
 
 def progress_text(facts: Mapping[str, Any]) -> str:

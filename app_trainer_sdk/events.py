@@ -6,7 +6,9 @@ how events travel.
 
 from __future__ import annotations
 
+import errno
 import json
+import logging
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -16,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from app_trainer_sdk.files import finite, write_atomic
+
+LOG = logging.getLogger(__name__)
 
 EVENT_BYTES = 4096
 METRICS_IN_EVENT = 32
@@ -67,7 +71,13 @@ class EventLog:
     """
 
     def __init__(
-        self, directory: Path, *, job_id: str, attempt: int, instance: str, now: Callable[[], datetime] = utc_now
+        self,
+        directory: Path,
+        *,
+        job_id: str,
+        attempt: int,
+        instance: str,
+        now: Callable[[], datetime] = utc_now,
     ) -> None:
         self._path = directory / "events.jsonl"
         self._terminal = directory / "terminal.json"
@@ -75,6 +85,7 @@ class EventLog:
         self._attempt = attempt
         self._instance = instance
         self._now = now
+        _cut_torn_line(self._path)
         self._sequence = last_sequence(self._path)
 
     def add(self, kind: str, **facts: Any) -> Event:
@@ -86,13 +97,12 @@ class EventLog:
             "time": self._now().isoformat(timespec="milliseconds").replace("+00:00", "Z"), **facts,
         }  # fmt: skip
         event = encode_event(document)
-        with self._path.open("ab") as file:
-            file.write(event.body + b"\n")
-            file.flush()
-            if not event.replaceable:
-                os.fsync(file.fileno())
-        if kind in TERMINAL_TYPES:
-            self._keep_terminal(event)
+        try:
+            _append(self._path, event.body + b"\n", sync=not event.replaceable)
+            if kind in TERMINAL_TYPES:
+                self._keep_terminal(event)
+        except OSError as error:  # a full disk must not keep the control plane from hearing of it
+            LOG.warning("event %s is sent but not kept: %s", event.id, error)
         return event
 
     def _keep_terminal(self, event: Event) -> None:
@@ -109,12 +119,12 @@ def encode_event(document: Mapping[str, Any]) -> Event:
     kept = dict(document)
     metrics = kept.get("metrics")
     if isinstance(metrics, Mapping):
-        names = [name for name, value in metrics.items() if isinstance(value, float) and not math.isfinite(value)]
+        names = [name for name, value in metrics.items() if _has_nonfinite(value)]
         kept["nonfinite"] = sorted({*kept.get("nonfinite", []), *names})
         kept["metrics"] = dict(list(metrics.items())[:METRICS_IN_EVENT])
     for shorten in (_keep, _drop_traceback, _cut_message, _drop_data, _drop_metrics, _only_envelope):
         kept = shorten(kept)
-        body = json.dumps(finite(kept), separators=(",", ":"), allow_nan=False).encode()
+        body = json.dumps(finite(kept), separators=(",", ":"), allow_nan=False, default=str).encode()
         if len(body) <= EVENT_BYTES:
             break
     return Event(kept, body)
@@ -128,9 +138,39 @@ def last_sequence(path: Path) -> int:
     for line in path.read_bytes().splitlines():
         try:
             last = max(last, int(json.loads(line)["seq"]))
-        except (ValueError, KeyError):
+        except (ValueError, KeyError, TypeError):
             continue  # a line cut off by a kill
     return last
+
+
+def _append(path: Path, line: bytes, *, sync: bool) -> None:
+    """Append a whole line or nothing."""
+    with path.open("ab", buffering=0) as file:
+        before = file.tell()
+        try:
+            if file.write(line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+            if sync:
+                os.fsync(file.fileno())
+        except OSError:
+            file.truncate(before)
+            raise
+
+
+def _cut_torn_line(path: Path) -> None:
+    """Drop a last line that a kill cut off: nobody was told of it, and the next event must not join it."""
+    if not path.exists():
+        return
+    with path.open("rb+") as file:
+        file.truncate(file.read().rfind(b"\n") + 1)
+
+
+def _has_nonfinite(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(_has_nonfinite(each) for each in value.values())
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
+        value = value.item()
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 def _keep(document: dict[str, Any]) -> dict[str, Any]:

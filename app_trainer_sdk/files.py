@@ -87,11 +87,13 @@ def remove_tree(path: Path) -> None:
 
 
 def finite(value: Any) -> Any:
-    """A copy of a JSON value with every NaN and infinity as None."""
+    """A copy of a JSON value with every NaN and infinity as None, and scalars of numpy or torch as numbers."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
         return {str(key): finite(each) for key, each in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return [finite(each) for each in value]
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
+        return finite(value.item())
     return value

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from app_trainer_sdk.catalog import ModelRow
 from app_trainer_sdk.contract import Trainer
@@ -26,6 +27,25 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
+def _place(url: str) -> str:
+    """A path or URL that this SDK can read, or a ``ValueError`` with what was expected."""
+    if "://" not in url and not url.startswith("file:"):
+        return url
+    try:
+        parts = urlsplit(url)
+        there = parts.hostname
+    except ValueError:
+        parts, there = urlsplit(""), None
+    if parts.scheme == "file" and there in (None, "localhost") and parts.path.startswith("/"):
+        return url
+    if parts.scheme in ("http", "https") and there:
+        return url
+    raise ValueError("a path, file:///path or https://host/path")
+
+
+Place = Annotated[str, Field(min_length=1), AfterValidator(_place)]
+
+
 class _Document(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
@@ -33,7 +53,7 @@ class _Document(BaseModel):
 class FileReference(_Document):
     """One file: where it is (a path, ``file:`` or ``https:`` URL) and, when known, its size and digest."""
 
-    url: Annotated[str, Field(min_length=1)]
+    url: Place
     size: Annotated[int, Field(ge=0)] | None = None
     sha256: Sha256 | None = None
 
@@ -41,7 +61,7 @@ class FileReference(_Document):
 class WeightsReference(_Document):
     """Base weights: a local folder or file (``url``), or a Hub repository at a pinned revision."""
 
-    url: Annotated[str, Field(min_length=1)] | None = None
+    url: Place | None = None
     hub: Annotated[str, Field(pattern=r"^[\w.-]+/[\w.-]+$")] | None = None
     revision: str | None = None
 
@@ -106,11 +126,11 @@ def parse_document(path: Path) -> Any:
     if path.suffix.lower() in (".yaml", ".yml"):
         return _parse_yaml(path, text)
     try:
-        return json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
+        return json.loads(text, object_pairs_hook=unique_keys, parse_constant=refuse_constant)
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         raise BadJob(f"{path} is not JSON: {error.msg} at {place}", expected="valid JSON") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadJob(f"{path} is not a job: {error}", expected="valid JSON") from None
 
 
@@ -139,7 +159,7 @@ def check_job(job: Job, trainer: type[Trainer]) -> tuple[Hyperparameters, ModelR
         problems.append(_unknown("/model", job.model, rows, "a model of the trainer"))
     if method not in trainer.methods:
         problems.append(_unknown("/method", method, trainer.methods, "a method of the trainer"))
-    problems += _input_problems(job, trainer)
+    problems += _input_problems(job, trainer) + _weight_problems(job, rows.get(job.model))
     if job.model in rows and method in trainer.methods:
         defaults = merged_defaults(trainer, rows[job.model], method)
         values = {**_not_asked_otherwise(defaults, job.hyperparameters), **job.hyperparameters}
@@ -147,11 +167,7 @@ def check_job(job: Job, trainer: type[Trainer]) -> tuple[Hyperparameters, ModelR
         values = dict(job.hyperparameters)
     settings, wrong = trainer.hyperparameters_class.inspect(values)
     problems += wrong
-    for name in job.outputs.required:
-        if name not in trainer.artifacts.get(method, ()):
-            problems.append(
-                _unknown("/outputs/required", name, trainer.artifacts.get(method, ()), "an artifact of the method")
-            )
+    problems += _output_problems(job, trainer, method)
     if problems or settings is None:
         raise BadJob("the job cannot be used:", problems=problems)
     return settings, rows[job.model], method
@@ -181,6 +197,31 @@ def _input_problems(job: Job, trainer: type[Trainer]) -> list[Problem]:
     return problems
 
 
+def _weight_problems(job: Job, row: ModelRow | None) -> list[Problem]:
+    problems = []
+    for role, asked in job.weights.items():
+        pointer = f"/weights/{role}"
+        if row is not None and row.weights and role not in row.weights:
+            problems.append(_unknown(pointer, role, row.weights, "a set of weights of the model"))
+        elif (asked.url is None) == (asked.hub is None):
+            found = "neither url nor hub" if asked.url is None else "url and hub"
+            problems.append(Problem(pointer, found, "one of the two: url, or hub with revision"))
+        elif asked.hub is not None and not asked.revision:
+            problems.append(Problem(f"{pointer}/revision", "nothing", "the commit of the Hub repository"))
+    return problems
+
+
+def _output_problems(job: Job, trainer: type[Trainer], method: str) -> list[Problem]:
+    if method not in trainer.methods:
+        return []  # told already; what the method hands over is not known
+    known = trainer.artifacts.get(method, ())
+    return [
+        _unknown(f"/outputs/required/{index}", name, known, "an artifact of the method")
+        for index, name in enumerate(job.outputs.required)
+        if name not in known
+    ]
+
+
 def _unknown(pointer: str, found: str, known: Any, expected: str) -> Problem:
     return Problem(pointer, repr(found), expected, did_you_mean(found, known))
 
@@ -202,7 +243,7 @@ def _resolve_paths(job: Job, base: Path) -> Job:
     def resolve(reference: Any) -> Any:
         if reference.url is None or "://" in reference.url or reference.url.startswith("file:"):
             return reference
-        return reference.model_copy(update={"url": str(base / Path(reference.url).expanduser())})
+        return reference.model_copy(update={"url": str(base / _at_home(Path(reference.url)))})
 
     return job.model_copy(
         update={
@@ -213,20 +254,31 @@ def _resolve_paths(job: Job, base: Path) -> Job:
     )
 
 
+def _at_home(path: Path) -> Path:
+    try:
+        return path.expanduser()
+    except RuntimeError:  # ~somebody who has no home here: then it is a file of that name
+        return path
+
+
 def _parse_yaml(path: Path, text: str) -> Any:
     import yaml  # 30 ms that a JSON job need not pay
 
+    from app_trainer_sdk.job_yaml import load_yaml
+
     try:
-        return yaml.safe_load(text)
+        return load_yaml(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise BadJob(f"{path} is not YAML: {error.problem}{place}", expected="valid YAML") from None
-    except yaml.YAMLError as error:
-        raise BadJob(f"{path} is not YAML: {error}", expected="valid YAML") from None
+        words = ", ".join(filter(None, (error.context, error.problem)))
+        raise BadJob(f"{path} is not YAML: {words}{place}", expected="valid YAML") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise BadJob(f"{path} is not a job: {error}", expected="valid YAML") from None
 
 
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_keys(pairs: Sequence[tuple[Any, Any]]) -> dict[Any, Any]:
+    """An object from its pairs; a key that stands twice is a ``ValueError``, since one would be lost."""
     document = dict(pairs)
     if len(document) != len(pairs):
         twice = next(key for key, _ in pairs if [each for each, _ in pairs].count(key) > 1)
@@ -234,5 +286,6 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return document
 
 
-def _refuse_constant(word: str) -> None:
+def refuse_constant(word: str) -> None:
+    """NaN and Infinity are words of Python's parser, not of JSON."""
     raise ValueError(f"{word} is not a JSON number")

@@ -6,14 +6,22 @@ Torch-free: the supervisor writes an outcome for a rank that could not.
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterator
 from typing import Any
 
-from app_trainer_sdk.errors import BadJob, DiskFull, ExitCode, StopRequested, TrainerError, is_disk_full
+from app_trainer_sdk.errors import BadJob, ExitCode, StopRequested, TrainerError, is_disk_full
 
 MESSAGE_CHARACTERS = 500
 TRACEBACK_CHARACTERS = 1500
 
 STATUSES = {ExitCode.SUCCEEDED: "succeeded", ExitCode.CANCELED: "canceled"}
+GPU_MEMORY_WORDS = ("out of memory", "cublas_status_alloc_failed", "cudnn_status_alloc_failed")
+HOST_MEMORY_WORDS = ("defaultcpuallocator", "cannot allocate memory")
+#: Origin and retry of the endings that somebody asked for.
+STOPS = {
+    ExitCode.INTERRUPTED: ("system", "resume"), ExitCode.DEADLINE: ("user", "resume with more time"),
+    ExitCode.CANCELED: ("user", "no"), ExitCode.PEER_FAILED: ("system", "yes"),
+}  # fmt: skip
 #: Endings that are no failure: another attempt goes on from the checkpoint.
 INTERRUPTIONS = frozenset({ExitCode.INTERRUPTED, ExitCode.DEADLINE})
 
@@ -29,27 +37,52 @@ def code_of(error: BaseException) -> ExitCode:
         return error.code
     if is_disk_full(error):
         return ExitCode.DISK_FULL
-    if isinstance(error, MemoryError):
+    return next(filter(None, map(_memory_code, _chain(error))), ExitCode.INTERNAL_ERROR)
+
+
+def _memory_code(error: BaseException) -> ExitCode | None:
+    """Whose memory ran out; frameworks say it in their own words."""
+    text = str(error).lower()
+    if isinstance(error, MemoryError) or any(word in text for word in HOST_MEMORY_WORDS):
         return ExitCode.HOST_OUT_OF_MEMORY
-    if "out of memory" in str(error).lower() and type(error).__name__ in ("OutOfMemoryError", "RuntimeError"):
+    if type(error).__name__ == "OutOfMemoryError":
         return ExitCode.GPU_OUT_OF_MEMORY
-    return ExitCode.INTERNAL_ERROR
+    if isinstance(error, RuntimeError) and any(word in text for word in GPU_MEMORY_WORDS):
+        return ExitCode.GPU_OUT_OF_MEMORY
+    return None
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error and what it came from."""
+    seen: set[int] = set()
+    here: BaseException | None = error
+    while here is not None and id(here) not in seen:
+        seen.add(id(here))
+        yield here
+        here = here.__cause__ or here.__context__
+
+
+def _manners(code: ExitCode) -> tuple[str, str]:
+    """Origin and retry of a code: its error class says so, or the table of stops."""
+    if code in STOPS:
+        return STOPS[code]
+    kinds: list[type[TrainerError]] = [*TrainerError.__subclasses__(), TrainerError]
+    kind = next((each for each in kinds if each.code is code), TrainerError)
+    return kind.origin, kind.retry
 
 
 def describe_failure(error: BaseException, *, phase: str = "", step: int | None = None) -> dict[str, Any]:
     """The failure object of CONTRACT: code, origin, retry, message, where, and the traceback's tail."""
     code = code_of(error)
-    known: TrainerError | None = error if isinstance(error, TrainerError) else None
-    if known is None and code is ExitCode.DISK_FULL:
-        known = DiskFull(str(error))
+    origin, retry = _manners(code)
     failure: dict[str, Any] = {
-        "code": int(code), "name": code.name.lower(), "origin": known.origin if known else "system",
-        "retry": known.retry if known else "once", "message": str(error)[:MESSAGE_CHARACTERS],
+        "code": int(code), "name": code.name.lower(), "origin": origin, "retry": retry,
+        "message": str(error)[:MESSAGE_CHARACTERS] or type(error).__name__,
         "phase": phase, "step": step, "exception": type(error).__name__,
     }  # fmt: skip
     if isinstance(error, BadJob):
         failure["problems"] = [vars(problem) for problem in error.problems]
-    if known is None and not isinstance(error, StopRequested):
+    if not isinstance(error, StopRequested | TrainerError):
         lines = traceback.format_exception(error)
         failure["traceback"] = "".join(lines)[-TRACEBACK_CHARACTERS:]
     return failure

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,10 +73,12 @@ class JobDirectory:
     def next_attempt(self) -> int:
         """``APP_TRAINER_ATTEMPT`` where the control plane counts, else one more than the last here."""
         given = os.environ.get(PREFIX + "ATTEMPT")
-        if given and given.isdigit():
+        if given and given.isdecimal():
             return int(given)
         folder = self.root / "attempts"
-        numbers = [int(each.name) for each in folder.iterdir() if each.name.isdigit()] if folder.is_dir() else []
+        numbers = (
+            [int(each.name) for each in folder.iterdir() if each.name.isdecimal()] if folder.is_dir() else []
+        )
         return max(numbers, default=0) + 1
 
 
@@ -93,6 +96,7 @@ def cache_directory() -> Path:
 def number_from_environment(name: str, default: float) -> float:
     """A number from ``APP_TRAINER_<name>``; anything else there means the default."""
     try:
-        return float(os.environ.get(PREFIX + name, default))
+        number = float(os.environ.get(PREFIX + name, default))
     except ValueError:
         return default
+    return default if math.isnan(number) else number

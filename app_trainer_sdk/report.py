@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,11 +23,14 @@ def write_report(layout: JobDirectory, result: Mapping[str, Any]) -> None:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a JSON-lines file, none when it is not there."""
+    """The whole lines of a JSON-lines file, none when it is not there; what a kill cut off is passed over."""
     if not path.exists():
         return []
-    with path.open("rb") as file:
-        return [json.loads(line) for line in file if line.endswith(b"\n")]
+    rows = []
+    for line in path.read_bytes().splitlines():
+        with contextlib.suppress(ValueError):
+            rows.append(json.loads(line))
+    return [row for row in rows if isinstance(row, dict)]
 
 
 def _head(layout: JobDirectory, result: Mapping[str, Any]) -> Iterator[str]:
@@ -56,7 +60,7 @@ def _training(layout: JobDirectory, result: Mapping[str, Any]) -> Iterator[str]:
     yield f"* time in updates: {seconds_text(seconds)}, waiting for data {100 * waited / max(seconds, 1e-9):.1f} %"
     for line in lines:
         if not line["applied"]:
-            yield f"* not applied after update {line['step']}: {line['why']} {', '.join(line.get('nonfinite', []))}"
+            yield f"* not applied after update {line['step']}: {line.get('why', '')} {', '.join(line.get('nonfinite', []))}"
     yield ""
 
 
@@ -70,7 +74,9 @@ def _evaluations(layout: JobDirectory, result: Mapping[str, Any]) -> Iterator[st
     yield "| update | split | " + " | ".join(names) + " |"
     yield "|---|---|" + "---|" * len(names)
     for row in rows:
-        yield f"| {row['step']} | {row['split']} | " + " | ".join(_number(row.get(name)) for name in names) + " |"
+        yield (
+            f"| {row['step']} | {row['split']} | " + " | ".join(_number(row.get(name)) for name in names) + " |"
+        )
     yield ""
 
 
@@ -85,7 +91,13 @@ def _memory(layout: JobDirectory, result: Mapping[str, Any]) -> Iterator[str]:
     for row in rows:
         before, after = row["before"]["resident"] // MIB, row["after"]["resident"] // MIB
         verdict = row["verdict"] + (", reused" if row["reused"] else "")
-        cells = (row["attempt"], row["phase"], f"{row['seconds']:.1f}", row["peak"] // MIB, f"{before} → {after}")
+        cells = (
+            row["attempt"],
+            row["phase"],
+            f"{row['seconds']:.1f}",
+            row["peak"] // MIB,
+            f"{before} → {after}",
+        )
         yield "| " + " | ".join(map(str, cells)) + f" | {verdict} |"
     yield ""
 

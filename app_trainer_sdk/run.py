@@ -7,22 +7,34 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from app_trainer_sdk.console import Console
+from app_trainer_sdk.errors import ExitCode
 from app_trainer_sdk.paths import PREFIX
 from app_trainer_sdk.supervisor import run_job
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run or resume a job."""
-    parser = argparse.ArgumentParser(prog="app-trainer run", description="Run a job, or go on with it.")
+    parser = _Parser(prog="app-trainer run", description="Run a job, or go on with it.")
     job = os.environ.get(PREFIX + "JOB_FILE", "/run/trainer/job.json")
     directory = os.environ.get(PREFIX + "JOB_DIR", "/job")
     parser.add_argument("--job", type=Path, default=Path(job), help=f"job document, JSON or YAML ({job})")
-    parser.add_argument("--job-dir", type=Path, default=Path(directory), help=f"the job's directory ({directory})")
+    parser.add_argument(
+        "--job-dir", type=Path, default=Path(directory), help=f"the job's directory ({directory})"
+    )
     parser.add_argument("--quiet", action="store_true", help="say nothing on the terminal")
     chosen = parser.parse_args(arguments)
     return int(run_job(chosen.job, chosen.job_dir, console=Console(quiet=chosen.quiet)))
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse, with the exit code of a wrong request: 2 means nothing to a control plane."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong and how the command is written."""
+        self.exit(ExitCode.BAD_JOB, f"{self.prog}: {message}\n{self.format_usage()}")
 
 
 if __name__ == "__main__":

@@ -58,8 +58,10 @@ class ManySinks:
             sink.send(event)
 
     def close(self, seconds: float) -> bool:
-        """Close each."""
-        return all([sink.close(seconds) for sink in self._sinks])
+        """Close each; together they take at most ``seconds``."""
+        deadline = time.monotonic() + seconds
+        closed = [sink.close(max(0.0, deadline - time.monotonic())) for sink in self._sinks]
+        return all(closed)
 
 
 class RecordingSink:
@@ -91,54 +93,61 @@ class HttpSink:
 
     def __init__(
         self, url: str, *, headers: dict[str, str] | None = None,
-        pause: Callable[[float], None] | None = None,
+        pause: Callable[[float], object] | None = None,
     ) -> None:  # fmt: skip
         self._url = url
         self._headers = headers or {}
         self._waiting: deque[Event] = deque()
         self._changed = threading.Condition()
-        self._closing = threading.Event()
+        self._hurry = threading.Event()
         self._stopped = False
-        self._pause = pause or self._closing.wait
+        self._pause = pause or self._hurry.wait
         self._thread = threading.Thread(target=self._deliver, name="event-sender", daemon=True)
         self._thread.start()
 
     def send(self, event: Event) -> None:
-        """Queue an event; unsent progress before it is replaced."""
+        """Queue an event; of progress, which has one place, the latest takes the place of an unsent one."""
         with self._changed:
             if self._stopped:
                 return
-            if self._waiting and self._waiting[-1].replaceable:
-                self._waiting.pop()
+            if event.replaceable:
+                self._waiting = deque(each for each in self._waiting if not each.replaceable)
             self._waiting.append(event)
             self._changed.notify()
 
     def close(self, seconds: float) -> bool:
-        """Deliver what waits for at most ``seconds``."""
+        """Deliver what waits for at most ``seconds``; a pause between tries ends at once."""
         deadline = time.monotonic() + seconds
+        self._hurry.set()
         with self._changed:
             while self._waiting and self._thread.is_alive() and time.monotonic() < deadline:
                 self._changed.wait(timeout=0.05)
             left = len(self._waiting)
             self._stopped = True
-            self._changed.notify()
-        self._closing.set()
+            self._changed.notify_all()
         return left == 0
 
     def _deliver(self) -> None:
         import urllib3
 
         timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS)
-        pool = urllib3.PoolManager(timeout=timeout, retries=False)
         tries = 0
-        while (event := self._next()) is not None:
-            if self._post(pool, event):
-                tries = 0
-                self._done(event)
-            else:
-                tries += 1
-                longest = min(LONGEST_RETRY, SHORTEST_RETRY * 2**tries)
-                self._pause(random.uniform(SHORTEST_RETRY, longest))  # noqa: S311 - jitter, not a secret
+        with urllib3.PoolManager(timeout=timeout, retries=False) as pool:
+            while (event := self._next()) is not None:
+                if self._post(pool, event):
+                    tries = 0
+                    self._done(event)
+                else:
+                    tries += 1
+                    self._wait(min(LONGEST_RETRY, SHORTEST_RETRY * 2**tries))
+
+    def _wait(self, longest: float) -> None:
+        """Wait before another try; while closing only shortly, so that the last word gets its chances."""
+        if self._hurry.is_set():
+            with self._changed:
+                self._changed.wait_for(lambda: self._stopped, timeout=SHORTEST_RETRY)
+        else:
+            self._pause(random.uniform(SHORTEST_RETRY, longest))  # noqa: S311 - jitter, not a secret
 
     def _next(self) -> Event | None:
         with self._changed:

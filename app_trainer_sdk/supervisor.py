@@ -6,6 +6,7 @@ Torch-free, so it is up at once, small, and alive when the rank is not. It owns 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import selectors
@@ -14,14 +15,15 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from app_trainer_sdk import __version__
+from app_trainer_sdk.claim import is_finished, make_folder
 from app_trainer_sdk.console import Console, seconds_text
-from app_trainer_sdk.errors import BadJob, ExitCode, StopReason, StopRequested, TrainerError
+from app_trainer_sdk.errors import ExitCode, StopReason, StopRequested, TrainerError
 from app_trainer_sdk.events import EventLog
 from app_trainer_sdk.files import read_json, write_json
 from app_trainer_sdk.inputs import fetch_inputs, fetch_weights
@@ -37,6 +39,8 @@ from app_trainer_sdk.start import Start
 RESULT_SCHEMA = "app.trainer.result/v1"
 SECOND_SIGNAL_SECONDS = 1.0
 LOG_TAIL_LINES = 12
+#: Kept of the grace for the last words after the last try to deliver them.
+LAST_SECONDS = 1.0
 
 
 def run_job(job_file: Path, directory: Path, *, console: Console | None = None) -> ExitCode:
@@ -51,14 +55,14 @@ def run_job(job_file: Path, directory: Path, *, console: Console | None = None) 
         trainer = find_trainer(job.trainer)
         check_job(job, trainer)
         layout = JobDirectory(directory.resolve())
-        finished = _finished(layout, job)
+        if is_finished(layout, job):
+            console.lines([f"{job.identifier()} is already complete: see {layout.report}; nothing was changed"])
+            return ExitCode.SUCCEEDED
+        supervisor = Supervisor(job, layout, console)
     except TrainerError as error:
         console.lines([f"error: {error}"])
         return error.code
-    if finished:
-        console.lines([f"{job.identifier()} is already complete: see {layout.report}; nothing was changed"])
-        return ExitCode.SUCCEEDED
-    return Supervisor(job, layout, console).run()
+    return supervisor.run()
 
 
 class Supervisor:
@@ -70,9 +74,12 @@ class Supervisor:
         self._console = console
         self._attempt = layout.next_attempt()
         self._folder = layout.attempt(self._attempt)
+        make_folder(self._folder)
         self._sink: Sink = sink or (HttpSink(job.callbacks.url) if job.callbacks else NoSink())
         self._stop: StopRequested | None = None
         self._stopped_at = 0.0
+        self._stop_told: StopRequested | None = None
+        self._fetching = False
         self._phase = "inputs"
         self._step: int | None = None
         self._progress: Mapping[str, Any] | None = None
@@ -82,17 +89,19 @@ class Supervisor:
 
     def run(self) -> ExitCode:
         """Do it, and leave result, report and terminal event whatever happens."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        self._events = EventLog(
-            self._folder, job_id=self._job.identifier(), attempt=self._attempt, instance=secrets.token_hex(4)
-        )
-        previous = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+        numbers = (signal.SIGTERM, signal.SIGINT)
+        previous = {number: signal.signal(number, self._on_signal) for number in numbers}
         try:
-            outcome = self._outcome()
+            self._events = EventLog(
+                self._folder,
+                job_id=self._job.identifier(),
+                attempt=self._attempt,
+                instance=secrets.token_hex(4),
+            )
+            return self._finish(self._outcome())
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
-        return self._finish(outcome)
 
     def _outcome(self) -> dict[str, Any]:
         try:
@@ -101,7 +110,7 @@ class Supervisor:
             self._say("job.accepted", status="running", sdk=__version__)
             start = self._prepare_start()
             return self._supervise(start)
-        except (TrainerError, StopRequested, OSError) as error:
+        except (Exception, StopRequested) as error:  # noqa: BLE001 - the end is told whatever it is
             failure = describe_failure(error, phase=self._phase, step=self._step)
             return outcome_document(ExitCode(failure["code"]), failure=failure)
 
@@ -111,8 +120,9 @@ class Supervisor:
         _, row, _ = check_job(self._job, trainer)
         cache = cache_directory()
         cache.mkdir(parents=True, exist_ok=True)
-        inputs = fetch_inputs(self._job, self._layout.inputs, self._check)
-        weights, identities = fetch_weights(self._job, row, cache, self._check)
+        with self._interruptible():
+            inputs = fetch_inputs(self._job, self._layout.inputs, self._check)
+            weights, identities = fetch_weights(self._job, row, cache, self._check)
         start = Start(
             directory=str(self._layout.root), attempt=self._attempt, cache=str(cache), job=self._job.document(),
             inputs={name: str(path) for name, path in inputs.items()},
@@ -121,11 +131,22 @@ class Supervisor:
         start.save()
         return start
 
+    @contextlib.contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """Inside, a signal raises at once: a silent server must not use up the grace."""
+        self._fetching = True
+        try:
+            self._check()
+            yield
+        finally:
+            self._fetching = False
+
     def _supervise(self, start: Start) -> dict[str, Any]:
         mine, theirs = socket.socketpair()
         self._connection = mine
         log = self._folder / "logs" / "rank-0.log"
         log.parent.mkdir(exist_ok=True)
+        self._outcome_file.unlink(missing_ok=True)  # of an earlier start of the same attempt
         start_file = self._folder / "start.json"
         command = [sys.executable, "-m", "app_trainer_sdk.rank", str(start_file), str(theirs.fileno())]
         with log.open("ab") as output:
@@ -138,7 +159,7 @@ class Supervisor:
             self._pass_on_stop()
         try:
             self._listen(mine)
-            self._process.wait()
+            self._await_end()
         finally:
             _end_session(self._process.pid)
             mine.close()
@@ -151,17 +172,26 @@ class Supervisor:
             selector.register(connection, selectors.EVENT_READ)
             while True:
                 for _ in selector.select(timeout=0.1):
-                    piece = connection.recv(65536)
+                    piece = _receive(connection)
                     if not piece:
                         return
                     *lines, pieces = (pieces + piece).split(b"\n")
                     for line in lines:
                         self._hear(line)
                 self._flush_progress()
+                self._tell_stop()
                 self._enforce_grace()
                 assert self._process is not None
                 if self._process.poll() is not None and not selector.select(timeout=0):
                     return
+
+    def _await_end(self) -> None:
+        assert self._process is not None
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=0.1)
+                return
+            self._enforce_grace()
 
     def _hear(self, line: bytes) -> None:
         import json
@@ -211,7 +241,9 @@ class Supervisor:
         self._say("job.evaluation", status="running", step=facts["step"], split=facts["split"], metrics=numbers)
 
     def _on_checkpoint(self, facts: dict[str, Any]) -> None:
-        self._console.lines([f"checkpoint {facts['name']}: {facts['bytes']:,} bytes in {facts['seconds']:.2f} s"])
+        self._console.lines(
+            [f"checkpoint {facts['name']}: {facts['bytes']:,} bytes in {facts['seconds']:.2f} s"]
+        )
         self._say("job.checkpoint", status="running", checkpoint=facts)
 
     def _on_artifact(self, facts: dict[str, Any]) -> None:
@@ -241,6 +273,8 @@ class Supervisor:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._stop is None:
             self._request_stop("interrupted")
+            if self._fetching:
+                self._check()
         elif time.monotonic() - self._stopped_at >= SECOND_SIGNAL_SECONDS:
             self._stop = StopRequested(self._stop.reason, checkpoint=False)
             self._pass_on_stop()
@@ -260,6 +294,20 @@ class Supervisor:
         except OSError:
             return  # the rank is gone already; its outcome tells how
 
+    def _tell_stop(self) -> None:
+        """Say once that a signal was heard; a handler must not print."""
+        if self._stop is self._stop_told:
+            return
+        self._stop_told = self._stop
+        keeps = self._stop is not None and self._stop.checkpoint
+        self._console.lines(
+            [
+                "stopping after a checkpoint; a second signal skips it"
+                if keeps
+                else "stopping without a checkpoint"
+            ]
+        )
+
     def _check(self) -> None:
         if self._stop is not None:
             raise self._stop
@@ -275,9 +323,8 @@ class Supervisor:
     def _read_outcome(self, log: Path) -> dict[str, Any]:
         """What the rank left, or what its silence means."""
         assert self._process is not None
-        path = self._folder / "outcome-0.json"
-        if path.exists():
-            outcome: dict[str, Any] = read_json(path)
+        if self._outcome_file.exists():
+            outcome: dict[str, Any] = read_json(self._outcome_file)
             if outcome.get("failure") and outcome["failure"].get("step") is None:
                 outcome["failure"]["step"] = self._step
             return outcome
@@ -285,8 +332,10 @@ class Supervisor:
             failure = describe_failure(self._stop, phase=self._phase, step=self._step)
             return outcome_document(self._stop.code, failure=failure)
         status = self._process.returncode
-        how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-        failure = describe_failure(TrainerError(f"the training process {how}"), phase=self._phase, step=self._step)
+        how = f"was killed by {_signal_text(-status)}" if status < 0 else f"ended with status {status}"
+        failure = describe_failure(
+            TrainerError(f"the training process {how}"), phase=self._phase, step=self._step
+        )
         failure["traceback"] = "\n".join(_tail(log, LOG_TAIL_LINES))
         return outcome_document(ExitCode.INTERNAL_ERROR, failure=failure)
 
@@ -296,39 +345,52 @@ class Supervisor:
             "schema": RESULT_SCHEMA, "job_id": self._job.identifier(), "attempt": self._attempt,
             "sdk": __version__, **outcome,
         }  # fmt: skip
-        write_json(self._layout.result, result)
-        write_report(self._layout, result)
+        self._keep_result(result)
         self._flush_progress(now=True)
         kinds = {"succeeded": "job.succeeded", "canceled": "job.canceled", "interrupted": "job.interrupted"}
         outputs = result.get("outputs") or []
         told = {"count": len(outputs), "bytes": sum(each["bytes"] for each in outputs)}
         kind = kinds.get(str(outcome["status"]), "job.failed")
         self._say(kind, status=outcome["status"], code=int(code), outputs=told, failure=outcome.get("failure"))
-        delivered = self._sink.close(number_from_environment("UPLOAD_WAIT_SECONDS", 15.0))
+        delivered = self._sink.close(self._seconds_to_deliver())
         if not delivered:
             self._console.lines([f"not every event was delivered; they are kept in {self._folder}"])
         self._console.lines(_last_words(result, self._layout))
         return code
 
+    def _keep_result(self, result: Mapping[str, Any]) -> None:
+        """Write the result and the report; a disk that takes neither must not keep the end from being told."""
+        try:
+            write_json(self._layout.result, result)
+            write_report(self._layout, result)
+        except Exception as error:  # noqa: BLE001 - the exit code and the terminal event are still to come
+            self._console.lines([f"warning: the result or the report is not kept: {error}"])
 
-def _finished(layout: JobDirectory, job: Job) -> bool:
-    """Whether the directory holds this job, finished.
+    def _seconds_to_deliver(self) -> float:
+        """How long to wait for the control plane: after a stop, no longer than the grace allows."""
+        seconds = number_from_environment("UPLOAD_WAIT_SECONDS", 15.0)
+        if self._stop is None:
+            return seconds
+        left = number_from_environment("GRACE_SECONDS", 30.0) - (time.monotonic() - self._stopped_at)
+        return max(0.0, min(seconds, left - LAST_SECONDS))
 
-    Raises:
-        BadJob: it holds another job.
-    """
-    if layout.job.exists():
-        there = read_json(layout.job).get("job_id")
-        if there != job.identifier():
-            raise BadJob(
-                f"{layout.root} belongs to job {there}", expected=f"a directory of job {job.identifier()}",
-                setting="--job-dir, or the job back to what it was",
-            )  # fmt: skip
-    return layout.result.exists() and read_json(layout.result).get("status") == "succeeded"
+    @property
+    def _outcome_file(self) -> Path:
+        return self._folder / "outcome-0.json"
+
+
+def _receive(connection: socket.socket) -> bytes:
+    """What the rank said, empty at its end; one killed with a request unread resets the connection."""
+    try:
+        return connection.recv(65536)
+    except ConnectionError:
+        return b""
 
 
 def _last_words(result: Mapping[str, Any], layout: JobDirectory) -> list[str]:
-    lines = [f"{result['job_id']}: {status_of(ExitCode(result['exit_code']))} (exit code {result['exit_code']})"]
+    lines = [
+        f"{result['job_id']}: {status_of(ExitCode(result['exit_code']))} (exit code {result['exit_code']})"
+    ]
     failure = result.get("failure")
     if failure:
         lines.append(f"error: {failure['message']}")
@@ -352,6 +414,13 @@ def _end_session(leader: int) -> None:
         os.killpg(leader, signal.SIGKILL)
     except ProcessLookupError:
         return
+
+
+def _signal_text(number: int) -> str:
+    try:
+        return f"signal {number} ({signal.Signals(number).name})"
+    except ValueError:
+        return f"signal {number}"
 
 
 def _tail(path: Path, lines: int) -> list[str]:

@@ -1,0 +1,76 @@
+"""Owns whether a directory may be used for a job: free, begun by it, finished by it, or another job's.
+
+It must not know how a job is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from app_trainer_sdk.errors import BadJob, DiskFull, is_disk_full
+from app_trainer_sdk.files import read_json
+from app_trainer_sdk.job import Job
+from app_trainer_sdk.paths import JobDirectory
+
+
+def is_finished(layout: JobDirectory, job: Job) -> bool:
+    """Whether the directory holds this job, finished.
+
+    Raises:
+        BadJob: it holds another job.
+    """
+    there = _read_ours(layout.job)
+    if there and there.get("job_id") != job.identifier():
+        raise BadJob(
+            f"{layout.root} belongs to job {there.get('job_id')}",
+            expected=f"a directory of job {job.identifier()}",
+            setting="--job-dir, or the job back to what it was",
+        )
+    finished = _read_ours(layout.result).get("status") == "succeeded"
+    if finished and there:
+        _refuse_changes(there, job.document(), layout)
+    return finished
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder of the job's directory.
+
+    Raises:
+        BadJob: it cannot be made there.
+        DiskFull: there is no space.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        if is_disk_full(error):
+            raise DiskFull(f"cannot make {folder}: {error.strerror}", expected="free disk space") from None
+        raise BadJob(
+            f"cannot make {folder}: {error.strerror}",
+            expected="a folder that can be written",
+            setting="--job-dir",
+        ) from None
+
+
+def _refuse_changes(there: Mapping[str, Any], asked: Mapping[str, Any], layout: JobDirectory) -> None:
+    """A name of its own does not make a changed job the finished one."""
+    parts = ("trainer", "model", "method", "hyperparameters")
+    changed = [part for part in parts if there.get(part) != asked.get(part)]
+    if changed:
+        raise BadJob(
+            f"{layout.root} holds job {there['job_id']} finished with another {' and '.join(changed)}",
+            expected="the job as it was", setting="--job-dir or job_id, or the job back",
+        )  # fmt: skip
+
+
+def _read_ours(path: Path) -> dict[str, Any]:
+    """A document an earlier start left, empty when there is none."""
+    if not path.exists():
+        return {}
+    try:
+        document: dict[str, Any] = read_json(path)
+    except (OSError, ValueError) as error:
+        found = f"cannot read {path}: {error}"
+        raise BadJob(found, expected="what an earlier start wrote", setting="--job-dir") from None
+    return document

@@ -1,0 +1,71 @@
+"""Owns reading a job written as YAML, so that it means what the same words mean in JSON.
+
+YAML 1.1 reads ``1e-4`` as text, ``no`` as false and ``2026-11-30`` as a date. Here plain words follow YAML
+1.2's core schema: null, true, false, numbers, and text for all else. This file must not know what a job
+says, and is the only one that imports yaml at its top.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Hashable
+from typing import Any
+
+import yaml
+
+from app_trainer_sdk.job import unique_keys
+
+_NUMBER_STARTS = list("-+.0123456789")
+
+
+class _CoreLoader(yaml.SafeLoader):
+    """PyYAML's safe loader with the plain words of YAML 1.2."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - none inherited
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        """A mapping; a key that stands twice is refused, since one of the two would be lost."""
+        pairs = [(self._key(key), self.construct_object(value, deep=True)) for key, value in node.value]
+        return unique_keys(pairs)
+
+    def _key(self, node: yaml.Node) -> str:
+        key = self.construct_object(node, deep=True)
+        if not isinstance(key, str):
+            raise ValueError(f"the key {key!r} is not text")
+        return key
+
+
+def _float(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> float:
+    return float(str(node.value))
+
+
+def _integer(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
+    return int(str(node.value), 0 if node.value[:2] in ("0x", "0o") else 10)
+
+
+def _plain(tag: str, pattern: str, starts: list[str]) -> None:
+    _CoreLoader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(pattern), starts)
+
+
+_plain("null", r"^(?:~|null|Null|NULL|)$", ["~", "n", "N", ""])
+_plain("bool", r"^(?:true|True|TRUE|false|False|FALSE)$", list("tTfF"))
+_plain("int", r"^(?:[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+)$", _NUMBER_STARTS)
+_plain("float", r"^[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$", _NUMBER_STARTS)
+_CoreLoader.add_constructor("tag:yaml.org,2002:float", _float)
+_CoreLoader.add_constructor("tag:yaml.org,2002:int", _integer)
+
+
+def load_yaml(text: str) -> Any:
+    """Parse one YAML document that JSON could say as well.
+
+    Raises:
+        yaml.YAMLError: it is not YAML.
+        ValueError: it says what JSON cannot: a key twice, a key that is no text, an alias to itself.
+    """
+    document = yaml.load(text, Loader=_CoreLoader)  # noqa: S506 - a safe loader with other words
+    try:
+        json.dumps(document, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"it says what JSON cannot: {error}") from None
+    return document

@@ -1,0 +1,207 @@
+"""What several tests share: a loopback server that answers as told, and toy jobs run as real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TOY = {"trainer": "app_trainer_sdk.testing.toys:ToyTrainer", "model": "toy-mlp"}
+
+
+@dataclass
+class Received:
+    """One request a server got."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+
+class Loopback(ThreadingHTTPServer):
+    """A server on 127.0.0.1. ``answer(handler, request)`` says what each request is told."""
+
+    daemon_threads = True
+
+    def __init__(self, answer: Callable[[BaseHTTPRequestHandler, Received], None]) -> None:
+        self.received: list[Received] = []
+        self.released = threading.Event()
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                length = int(self.headers.get("Content-Length", 0))
+                request = Received(self.command, self.path, dict(self.headers), self.rfile.read(length))
+                outer.received.append(request)
+                answer(self, request)
+
+            do_POST = do_GET  # noqa: N815 - the name http.server looks for
+
+            def log_message(self, *arguments: Any) -> None:
+                """Be silent."""
+
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away is part of many tests."""
+
+
+def reply(handler: BaseHTTPRequestHandler, status: int = 200, body: bytes = b"", **headers: str) -> None:
+    """Answer with a status and a body."""
+    handler.send_response(status)
+    for name, value in headers.items():
+        handler.send_header(name.replace("_", "-"), value)
+    handler.send_header("Content-Length", str(len(body)))
+    handler.end_headers()
+    handler.wfile.write(body)
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Loopback]]:
+    """Start loopback servers; they are gone after the test."""
+    servers: list[Loopback] = []
+
+    def start(answer: Callable[[BaseHTTPRequestHandler, Received], None]) -> Loopback:
+        server = Loopback(answer)
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        servers.append(server)
+        return server
+
+    yield start
+    for server in servers:
+        server.released.set()
+        server.shutdown()
+        server.server_close()
+
+
+@dataclass
+class ToyRun:
+    """One ``python -m app_trainer_sdk.run`` of the toy, running or ended."""
+
+    directory: Path
+    job: Path
+    process: subprocess.Popen[bytes]
+    output: Path
+    code: int | None = None
+    started: float = field(default_factory=time.monotonic)
+
+    def events(self, attempt: int = 1) -> list[dict[str, Any]]:
+        """Events of one attempt, in the order they were said."""
+        path = self.directory / "attempts" / str(attempt) / "events.jsonl"
+        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+        return [json.loads(line) for line in lines]
+
+    def wait_for(self, kind: str, *, attempt: int = 1, seconds: float = 60.0) -> dict[str, Any]:
+        """The first event of a kind, as soon as it is said."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            found = [event for event in self.events(attempt) if event["type"] == kind]
+            if found:
+                return found[0]
+            assert self.process.poll() is None, self.told()
+            time.sleep(0.05)
+        raise AssertionError(f"no {kind} after {seconds} s: {self.told()}")
+
+    def end(self, seconds: float = 90.0) -> int:
+        """The exit code, once it is there."""
+        self.code = self.process.wait(timeout=seconds)
+        return self.code
+
+    def told(self) -> str:
+        """What it printed."""
+        return self.output.read_text()
+
+    def result(self) -> dict[str, Any]:
+        """``result.json``."""
+        document: dict[str, Any] = json.loads((self.directory / "result.json").read_text())
+        return document
+
+    def rank(self) -> int:
+        """Process id of the rank."""
+        listed = subprocess.run(
+            ["ps", "-o", "pid=", "--ppid", str(self.process.pid)], capture_output=True, check=True, text=True
+        )
+        return int(listed.stdout.split()[0])
+
+
+StartToy = Callable[..., ToyRun]
+
+
+@pytest.fixture(scope="session")
+def start_toy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartToy]:
+    """Start a toy job; give ``again`` to start the same job in the same directory once more."""
+    cache = tmp_path_factory.mktemp("cache")
+    runs: list[ToyRun] = []
+
+    def start(
+        *, again: ToyRun | None = None, environment: Mapping[str, str] | None = None,
+        document: Mapping[str, Any] | None = None, shell: str = "{}", terminal: int | None = None,
+        **hyperparameters: Any,
+    ) -> ToyRun:  # fmt: skip
+        folder = again.job.parent if again else tmp_path_factory.mktemp("toy")
+        job = folder / "job.json"
+        if not again:
+            job.write_text(json.dumps({**TOY, "hyperparameters": hyperparameters, **(document or {})}))
+        output = folder / f"output-{len(runs)}"
+        words = [
+            sys.executable,
+            "-m",
+            "app_trainer_sdk.run",
+            "--job",
+            str(job),
+            "--job-dir",
+            str(folder / "dir"),
+        ]
+        command = words if shell == "{}" else ["sh", "-c", shell.format(" ".join(words))]
+        quick = {"APP_TRAINER_CACHE_DIR": str(cache), "APP_TRAINER_UPLOAD_WAIT_SECONDS": "1"}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("APP_TRAINER_")}
+        with output.open("wb") as file:
+            process = subprocess.Popen(
+                command, stdin=terminal or subprocess.DEVNULL, stdout=terminal or file, stderr=terminal or file,
+                env={**inherited, **quick, **(environment or {})}, cwd=folder,
+            )  # fmt: skip
+        runs.append(ToyRun(folder / "dir", job, process, output))
+        return runs[-1]
+
+    yield start
+    for run in runs:
+        if run.process.poll() is None:
+            run.process.send_signal(signal.SIGKILL)  # its rank leaves by itself
+            run.process.wait()
+
+
+@pytest.fixture(scope="session")
+def run_toy(start_toy: StartToy) -> StartToy:
+    """Run a toy job to its end."""
+
+    def run(**arguments: Any) -> ToyRun:
+        toy = start_toy(**arguments)
+        toy.end()
+        return toy
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def finished(run_toy: StartToy) -> ToyRun:
+    """One toy job that ended well; tests read it and leave it as it is."""
+    toy = run_toy(updates=12, learning_rate=0.01, noise=0.01)
+
+    assert toy.code == 0, toy.told()
+
+    return toy
