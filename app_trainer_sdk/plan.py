@@ -115,7 +115,10 @@ def resolve_plan(
 
     Args:
         settings: hyperparameters as validated, defaults merged.
-        trainer, trainer_version, model, method: what is trained.
+        trainer: the trainer's name.
+        trainer_version: its version.
+        model: the catalog row's name.
+        method: how it is trained.
         data: rows of the training split and what a batch must hold.
         device: the facts of one rank's device.
         replicas: data-parallel ranks.
@@ -176,12 +179,13 @@ def _number(knob: Effective) -> int:
 
 def _batch(settings: Hyperparameters, replicas: int, data: DataFacts) -> dict[str, Effective]:
     """Any two of the three given, the third follows; with fewer, the defaults fill in."""
-    if data.coupled_rows and settings.gradient_accumulation_steps not in ("auto", 1):
-        found = str(settings.gradient_accumulation_steps)
+    micro, why_micro = _microbatch(settings, replicas, data)
+    _refuse_too_few(micro, data)
+    steps, why_steps = _accumulation(settings, micro * replicas)
+    if data.coupled_rows and steps != 1:
+        found = f"{steps} ({why_steps})"
         wrong = Problem("/hyperparameters/gradient_accumulation_steps", found, "1", "rows see each other")
         raise BadJob("this trainer's loss cannot be split:", problems=[wrong])
-    micro, why_micro = _microbatch(settings, replicas, data)
-    steps, why_steps = _accumulation(settings, micro * replicas)
     product = micro * steps * replicas
     total, why_total = product, FOLLOWS
     if settings.global_batch != "auto":
@@ -203,9 +207,7 @@ def _microbatch(settings: Hyperparameters, replicas: int, data: DataFacts) -> tu
         return settings.microbatch, "asked for"
     most, total = settings.auto_microbatch, settings.global_batch
     if total == "auto":
-        if data.rows is not None and data.rows < most * replicas:
-            most = max(1, data.rows // replicas)
-        return most, f"the trainer's default of {most}"
+        return _default_microbatch(settings, replicas, data)
     if total % replicas:
         found = f"global_batch {total} over {replicas} replicas"
         wrong = Problem("/hyperparameters/global_batch", found, f"a multiple of {replicas}")
@@ -215,8 +217,34 @@ def _microbatch(settings: Hyperparameters, replicas: int, data: DataFacts) -> tu
         return share, "the whole batch at once, since its rows see each other"
     if settings.gradient_accumulation_steps != "auto":
         return max(1, share // settings.gradient_accumulation_steps), FOLLOWS
-    largest = max(size for size in range(1, min(most, share) + 1) if share % size == 0)
-    return largest, f"the largest divisor of {share} up to the trainer's default of {most}"
+    divisors = [size for size in range(1, share + 1) if share % size == 0 and size >= data.minimum_rows]
+    small = [size for size in divisors if size <= most]
+    if not small:
+        return min(divisors, default=share), f"the smallest divisor of {share} of at least {data.minimum_rows}"
+    return max(small), f"the largest divisor of {share} up to the trainer's default of {most}"
+
+
+def _default_microbatch(settings: Hyperparameters, replicas: int, data: DataFacts) -> tuple[int, str]:
+    """The trainer's default, or what is left of it when the rows do not fill one update."""
+    most, asked = settings.auto_microbatch, settings.gradient_accumulation_steps
+    steps = 1 if asked == "auto" else asked
+    if data.rows is None or data.rows >= most * steps * replicas:
+        return most, f"the trainer's default of {most}"
+    largest = max(1, data.rows // (steps * replicas))
+    return largest, f"{data.rows} rows do not fill one update at the trainer's default of {most}"
+
+
+def _refuse_too_few(micro: int, data: DataFacts) -> None:
+    """A trainer with batch norm cannot train on one row: told before anything is computed."""
+    if data.rows is not None and data.rows < data.minimum_rows:
+        raise BadData(
+            f"the training split has {data.rows} rows", expected=f"at least {data.minimum_rows}, as the trainer needs",
+            setting="the dataset",
+        )  # fmt: skip
+    if micro < data.minimum_rows:
+        expected = f"at least {data.minimum_rows}, the fewest rows this trainer can train on at once"
+        wrong = Problem("/hyperparameters/microbatch", str(micro), expected)
+        raise BadJob("the batch is too small:", problems=[wrong])
 
 
 def _accumulation(settings: Hyperparameters, at_once: int) -> tuple[int, str]:

@@ -1,0 +1,287 @@
+"""Every number of a run is decided once, with its reason."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from app_trainer_sdk.errors import BadData, BadJob, ExitCode, HardwareUnfit
+from app_trainer_sdk.hyperparameters import Hyperparameters
+from app_trainer_sdk.order import Order
+from app_trainer_sdk.plan import DataFacts, DeviceFacts, Plan, plan_lines, resolve_plan, updates_per_epoch
+
+CPU = DeviceFacts("cpu", "a processor", bf16=False, cores=4)
+CARD = DeviceFacts("cuda", "a card", bf16=True, cores=8, memory_bytes=24 << 30)
+OLD_CARD = dataclasses.replace(CARD, name="an old card", bf16=False)
+
+
+def plan(
+    rows: int | None = 3200, *, replicas: int = 1, device: DeviceFacts = CPU, minimum_rows: int = 1,
+    coupled_rows: bool = False, **asked: Any,
+) -> Plan:  # fmt: skip
+    data = DataFacts(rows, minimum_rows=minimum_rows, coupled_rows=coupled_rows)
+    return resolve_plan(
+        Hyperparameters.read(asked), trainer="text", trainer_version="1", model="m", method="lora", data=data,
+        device=device, replicas=replicas, asked=asked,
+    )  # fmt: skip
+
+
+def batch(made: Plan) -> tuple[Any, ...]:
+    return tuple(
+        made.settings[name].effective for name in ("microbatch", "gradient_accumulation_steps", "global_batch")
+    )
+
+
+def test_two_times_eight_is_sixteen_and_3200_examples_once_are_200_updates():
+    """The plan prints updates and examples seen, and the multiplication between them."""
+    made = plan(microbatch=2, gradient_accumulation_steps=8, epochs=1)
+
+    assert (16, 200, 3200, 200) == (
+        made.examples_per_update, made.updates, made.examples_seen, made.updates_per_epoch,
+    )  # fmt: skip
+    assert made.batch == "2 × 8 × 1 = 16 examples per update"
+    assert "200 updates × 16 = 3,200 examples seen of 3,200 rows (200 updates a pass)" in plan_lines(made)[1]
+
+
+@pytest.mark.parametrize(
+    ("asked", "replicas", "expected"),
+    [
+        ({}, 1, (8, 1, 8)),
+        ({}, 2, (8, 1, 16)),
+        ({"microbatch": 3}, 1, (3, 1, 3)),
+        ({"gradient_accumulation_steps": 4}, 1, (8, 4, 32)),
+        ({"gradient_accumulation_steps": 4}, 2, (8, 4, 64)),
+        ({"global_batch": 16}, 1, (8, 2, 16)),
+        ({"global_batch": 6}, 1, (6, 1, 6)),
+        ({"global_batch": 13}, 1, (1, 13, 13)),
+        ({"global_batch": 24}, 2, (6, 2, 24)),
+        ({"microbatch": 2, "gradient_accumulation_steps": 8}, 1, (2, 8, 16)),
+        ({"microbatch": 2, "gradient_accumulation_steps": 8}, 4, (2, 8, 64)),
+        ({"microbatch": 2, "global_batch": 16}, 1, (2, 8, 16)),
+        ({"microbatch": 2, "global_batch": 16}, 4, (2, 2, 16)),
+        ({"gradient_accumulation_steps": 8, "global_batch": 16}, 1, (2, 8, 16)),
+        ({"microbatch": 2, "gradient_accumulation_steps": 4, "global_batch": 16}, 2, (2, 4, 16)),
+    ],
+)
+def test_any_two_of_the_batch_give_the_third(asked: dict[str, int], replicas: int, expected: tuple[int, ...]):
+    """Given one, two or three of the numbers, the rest follows; replicas are a factor."""
+    assert expected == batch(plan(replicas=replicas, **asked))
+
+
+@pytest.mark.parametrize(
+    ("asked", "replicas", "shown"),
+    [
+        ({"microbatch": 2, "gradient_accumulation_steps": 4, "global_batch": 16}, 1, "2 × 4 × 1 = 8"),
+        ({"microbatch": 8, "global_batch": 16}, 4, "8 × 1 × 4 = 32"),
+        ({"gradient_accumulation_steps": 8, "global_batch": 16}, 4, "1 × 8 × 4 = 32"),
+        ({"global_batch": 9}, 2, "global_batch 9 over 2 replicas; expected a multiple of 2"),
+    ],
+)
+def test_a_contradiction_shows_its_multiplication(asked: dict[str, int], replicas: int, shown: str):
+    """The message has both sides of the equation, replicas included."""
+    with pytest.raises(BadJob) as caught:
+        plan(replicas=replicas, **asked)
+
+    assert shown in str(caught.value)
+    assert caught.value.problems[0].pointer == "/hyperparameters/global_batch"
+
+
+def test_coupled_rows_are_never_split():
+    """The whole batch is one microbatch; whatever would split it is refused, asked for or following."""
+    assert batch(plan(coupled_rows=True, global_batch=32)) == (32, 1, 32)
+    assert batch(plan(coupled_rows=True, global_batch=32, replicas=2)) == (16, 1, 32)
+    assert batch(plan(coupled_rows=True)) == (8, 1, 8)
+    assert batch(plan(5, coupled_rows=True)) == (5, 1, 5)
+    for asked in ({"gradient_accumulation_steps": 2}, {"global_batch": 16, "microbatch": 8}):
+        with pytest.raises(BadJob, match="rows see each other"):
+            plan(coupled_rows=True, **asked)
+    with pytest.raises(BadJob, match="global_batch 2 over 4 replicas"):
+        plan(coupled_rows=True, global_batch=2, replicas=4)
+
+
+def test_fewer_rows_than_one_update_name_both_numbers():
+    """CASES I3: 5 rows and a batch of 8 asked for is an error with both numbers; no row is one too."""
+    with pytest.raises(BadData) as caught:
+        plan(5, global_batch=8)
+
+    assert caught.value.code is ExitCode.BAD_DATA
+    assert "the training split has 5 rows and one update takes 8" in str(caught.value)
+    with pytest.raises(BadData, match="0 rows"):
+        plan(0)
+
+
+@pytest.mark.parametrize(("rows", "steps", "replicas", "expected"), [(5, 1, 1, 5), (20, 4, 1, 5), (5, 1, 2, 2)])
+def test_a_batch_nobody_asked_for_shrinks_to_the_rows(rows: int, steps: int, replicas: int, expected: int):
+    """CASES I3: where the batch is the plan's own choice it is reduced, and the reason says so."""
+    made = plan(rows, gradient_accumulation_steps=steps, replicas=replicas)
+
+    assert expected == made.settings["microbatch"].effective
+    assert f"{rows} rows do not fill one update" in made.settings["microbatch"].why
+
+
+def test_no_microbatch_is_smaller_than_the_trainer_can_take():
+    """CASES I3: batch norm cannot train on one row. The plan chooses larger pieces, or refuses a wish."""
+    assert batch(plan(global_batch=13)) == (1, 13, 13)
+    assert batch(plan(global_batch=13, minimum_rows=2)) == (13, 1, 13)
+    assert batch(plan(global_batch=12, minimum_rows=2)) == (6, 2, 12)
+    for asked in (
+        {"microbatch": 1},
+        {"global_batch": 1},
+        {"global_batch": 4, "gradient_accumulation_steps": 4},
+    ):
+        with pytest.raises(BadJob, match="at least 2, the fewest rows"):
+            plan(minimum_rows=2, **asked)
+    with pytest.raises(BadData, match="1 rows; expected at least 2"):
+        plan(1, minimum_rows=2)
+
+
+@given(st.integers(1, 200), st.integers(1, 50), st.integers(1, 8), st.integers(0, 3))
+def test_windows_cover_every_row_exactly_once_an_epoch(rows: int, total: int, minimum: int, epoch: int):
+    """As many windows as the plan says, and each epoch a permutation of all rows (CASES A3, I3)."""
+    assume(rows >= total >= minimum)
+    order = Order(rows, total, seed=7, minimum_rows=minimum)
+    position, ids = epoch * rows, []
+    for _ in range(updates_per_epoch(rows, total, minimum)):
+        window = order.window(position)
+        assert window.epoch == epoch
+        assert len(window.ids) >= minimum
+        ids += window.ids.tolist()
+        position = window.after
+
+    assert list(range(rows)) == sorted(ids)
+    assert (epoch + 1) * rows == position
+
+
+@given(st.integers(1, 200), st.integers(1, 50), st.integers(1, 400), st.integers(1, 4))
+def test_examples_seen_are_counted_as_the_order_deals_them(rows: int, total: int, updates: int, minimum: int):
+    """Short and merged last windows included."""
+    assume(rows >= total >= minimum)
+    made = plan(rows, global_batch=total, updates=updates, minimum_rows=minimum)
+    order, position = Order(rows, total, seed=1, minimum_rows=minimum), 0
+    for _ in range(updates):
+        position = order.window(position).after
+
+    assert position == made.examples_seen
+
+
+def test_epochs_and_updates_follow_from_one_another():
+    """A job fixes one of the two; silent about both it makes the trainer's default of three passes."""
+    assert (600, 3) == (plan(global_batch=16).updates, plan(global_batch=16).settings["epochs"].effective)
+    assert plan(global_batch=16).settings["updates"].why == "3 epochs × 200 updates"
+    assert plan(17, global_batch=8, epochs=2).updates == 6
+    assert plan(17, global_batch=8, epochs=2, minimum_rows=2).updates == 4
+
+    made = plan(100, global_batch=10, updates=11)
+
+    assert (11, 2, 110) == (made.updates, made.settings["epochs"].effective, made.examples_seen)
+
+
+def test_work_without_rows_needs_updates():
+    """A trainer whose work is not counted in rows cannot be asked for epochs."""
+    with pytest.raises(BadJob, match="the length of the run is unknown"):
+        plan(None)
+
+    made = plan(None, updates=10)
+
+    assert (10, 80, None, None) == (made.updates, made.examples_seen, made.rows, made.updates_per_epoch)
+    assert "80 examples seen" in plan_lines(made)[1]
+
+
+@pytest.mark.parametrize(
+    ("asked", "device", "effective", "why"),
+    [
+        ({}, CPU, "no", "fp32 on the CPU unless asked"),
+        ({}, CARD, "bf16", "a card has bf16 arithmetic"),
+        ({}, OLD_CARD, "fp16", "an old card has no bf16 arithmetic: fp16 with a loss scale"),
+        ({"mixed_precision": "bf16"}, CPU, "bf16", "asked for"),
+        ({"mixed_precision": "no"}, CARD, "no", "asked for"),
+    ],
+)
+def test_precision_has_a_reason(asked: dict[str, str], device: DeviceFacts, effective: str, why: str):
+    """bf16 where the hardware has it, fp16 with a scaler otherwise, fp32 on the CPU."""
+    made = plan(device=device, **asked)
+
+    assert (effective, effective, why) == (
+        made.precision, made.settings["mixed_precision"].effective, made.settings["mixed_precision"].why,
+    )  # fmt: skip
+
+
+def test_a_precision_the_card_does_not_have_is_refused():
+    """bf16 asked of a card without it: exit code 78 and the setting to change."""
+    with pytest.raises(HardwareUnfit, match="an old card has no bf16") as caught:
+        plan(device=OLD_CARD, mixed_precision="bf16")
+
+    assert caught.value.code == 78
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "updates": st.integers(1, 999), "microbatch": st.integers(1, 9), "warmup_updates": st.integers(0, 9),
+            "gradient_accumulation_steps": st.integers(1, 9), "torch_compile": st.sampled_from([True, "auto"]),
+            "seed": st.integers(0, 9), "evaluate_every": st.integers(0, 9), "checkpoint_every": st.just("auto"),
+        },
+    )
+)  # fmt: skip
+def test_every_knob_says_what_was_asked_what_it_became_and_why(asked: dict[str, Any]):
+    """Nothing falls back silently: no "auto" is left, and what was asked for is what happens."""
+    made = plan(**asked)
+
+    assert set(Hyperparameters.model_fields) == made.settings.keys()
+    for name, knob in made.settings.items():
+        assert knob.why, name
+        assert knob.effective != "auto", name
+        said = asked.get(name, "auto")
+        if said != "auto":
+            assert (said, said, "asked for") == (knob.requested, knob.effective, knob.why)
+        elif knob.requested != "auto":
+            assert (knob.requested, "default") == (knob.effective, knob.why)
+
+
+def test_cadence_follows_from_the_length():
+    """3 % of warm-up, four evaluations, ten checkpoints; a run of one update has each once."""
+    long = {name: plan(updates=1000).settings[name].effective for name in ("warmup_updates", "evaluate_every")}
+
+    assert long == {"warmup_updates": 30, "evaluate_every": 250}
+    assert plan(updates=1000).settings["checkpoint_every"].effective == 100
+    assert plan(updates=1).settings["checkpoint_every"].effective == 1
+    assert plan(updates=1).settings["evaluate_every"].effective == 1
+
+
+@given(st.integers(1, 500), st.integers(1, 4), st.integers(1, 40))
+def test_a_plan_reads_back_from_its_document(rows: int, replicas: int, updates: int):
+    """A resume reuses the saved plan: JSON and back is the same plan."""
+    assume(rows >= replicas)
+    made = plan(rows, replicas=replicas, updates=updates)
+
+    assert made == Plan.from_document(json.loads(json.dumps(made.document())))
+
+
+def test_resolved_settings_have_every_auto_decided():
+    """What the trainer reads are the plan's numbers."""
+    settings = Hyperparameters.read({"updates": 50})
+    resolved = plan(updates=50).resolved(settings)
+
+    assert "auto" not in resolved.model_dump().values()
+    assert (8, 5, 50) == (resolved.microbatch, resolved.checkpoint_every, resolved.updates)
+
+
+def test_threads_are_shared_between_replicas():
+    """On the CPU ranks divide the cores, and each has at least one."""
+    assert [4, 2, 1] == [plan(replicas=count, updates=1).threads for count in (1, 2, 8)]
+
+
+def test_the_plan_is_printed_line_by_line():
+    """What was asked and what it became stand beside the reason."""
+    lines = plan_lines(plan(global_batch=16, updates=3))
+
+    assert lines[0] == "plan: text 1, m, lora, on cpu: a processor"
+    assert lines[2] == "  microbatch × accumulation × replicas: 8 × 2 × 1 = 16 examples per update"
+    assert any(line.split()[:2] == ["seed", "42"] and line.endswith("default") for line in lines)
+    assert any("microbatch" in line and "(asked auto)" in line for line in lines[3:])
