@@ -49,7 +49,7 @@ class Loopback(ThreadingHTTPServer):
                 outer.received.append(request)
                 answer(self, request)
 
-            do_POST = do_GET  # noqa: N815 - the name http.server looks for
+            do_POST = do_HEAD = do_GET  # noqa: N815 - the names http.server looks for
 
             def log_message(self, *arguments: Any) -> None:
                 """Be silent."""

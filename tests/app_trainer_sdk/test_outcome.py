@@ -1,0 +1,107 @@
+"""Every ending has one code and one failure object."""
+
+from __future__ import annotations
+
+import errno
+import json
+from typing import Any
+
+import pytest
+
+from app_trainer_sdk.errors import (
+    BadJob, DependencyUnavailable, Diverged, ExitCode, GpuOutOfMemory, Problem, StopRequested, TrainerError,
+)  # fmt: skip
+from app_trainer_sdk.outcome import code_of, describe_failure, outcome_document, status_of
+
+
+class OutOfMemoryError(RuntimeError):
+    """Named as torch names its own."""
+
+
+def chained(outer: Exception, inner: Exception) -> Exception:
+    try:
+        try:
+            raise inner
+        except Exception as error:
+            raise outer from error
+    except Exception as error:
+        return error
+
+
+def test_statuses():
+    """Interruptions are no failures: another attempt goes on."""
+    told = {code: status_of(code) for code in ExitCode}
+
+    assert told.pop(ExitCode.SUCCEEDED) == "succeeded"
+    assert told.pop(ExitCode.CANCELED) == "canceled"
+    assert told.pop(ExitCode.INTERRUPTED) == told.pop(ExitCode.DEADLINE) == "interrupted"
+    assert set(told.values()) == {"failed"}
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "origin", "retry"),
+    [
+        (BadJob("x"), 64, "user", "no"),
+        (DependencyUnavailable("x"), 69, "system", "later"),
+        (TrainerError("x"), 70, "system", "once"),
+        (ValueError("x"), 70, "system", "once"),
+        (MemoryError(), 71, "resource", "bigger host"),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), 71, "resource", "bigger host"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), 71, "resource", "bigger host"),
+        (OSError(errno.ENOSPC, "No space left on device"), 73, "resource", "bigger disk"),
+        (chained(RuntimeError("saving failed"), OSError(errno.EDQUOT, "quota")), 73, "resource", "bigger disk"),
+        (OutOfMemoryError("CUDA out of memory. Tried to allocate"), 79, "resource", "bigger GPU"),
+        (RuntimeError("CUDA error: out of memory"), 79, "resource", "bigger GPU"),
+        (RuntimeError("cuBLAS error: CUBLAS_STATUS_ALLOC_FAILED"), 79, "resource", "bigger GPU"),
+        (chained(ValueError("the step failed"), OutOfMemoryError("x")), 79, "resource", "bigger GPU"),
+        (GpuOutOfMemory("x"), 79, "resource", "bigger GPU"),
+        (Diverged("x"), 82, "user", "no"),
+        (StopRequested("interrupted"), 75, "system", "resume"),
+        (StopRequested("deadline"), 77, "user", "resume with more time"),
+        (StopRequested("canceled"), 81, "user", "no"),
+        (StopRequested("peer"), 72, "system", "yes"),
+    ],
+)  # fmt: skip
+def test_code_origin_and_retry_are_those_of_the_contract(error: BaseException, code: int, origin: str, retry: str):
+    """Whoever raised it and however deep the cause lies."""
+    failure = describe_failure(error)
+
+    assert code == code_of(error) == failure["code"]
+    assert (origin, retry, ExitCode(code).name.lower()) == (failure["origin"], failure["retry"], failure["name"])
+
+
+def test_an_error_that_came_from_itself_ends():
+    """A circle of causes is walked once."""
+    error = ValueError("x")
+    error.__cause__ = other = RuntimeError("y")
+    other.__cause__ = error
+
+    assert code_of(error) is ExitCode.INTERNAL_ERROR
+
+
+def test_the_failure_says_where_and_how():
+    """Phase and step; a traceback only for what nobody raised on purpose, its tail, and JSON all of it."""
+    failure = describe_failure(chained(ValueError("x" * 1900), KeyError("k")), phase="train", step=7)
+
+    assert ("train", 7, "ValueError", 500) == (
+        failure["phase"], failure["step"], failure["exception"], len(failure["message"]),
+    )  # fmt: skip
+    assert len(failure["traceback"]) == 1500
+    assert "traceback" not in describe_failure(TrainerError("x"))
+    assert "traceback" not in describe_failure(StopRequested("interrupted"))
+    assert describe_failure(MemoryError())["message"] == "MemoryError"
+    json.dumps(failure)
+
+
+def test_a_bad_job_lists_its_problems():
+    """Each with pointer, found, expected and hint."""
+    failure = describe_failure(BadJob("the job:", problems=[Problem("/a", "1", "2", "hint")]))
+
+    assert failure["problems"] == [{"pointer": "/a", "found": "1", "expected": "2", "hint": "hint"}]
+
+
+def test_an_outcome_is_the_code_in_words_and_the_facts():
+    """The same in the rank's file and in result.json."""
+    expected: dict[str, Any] = {"status": "failed", "exit_code": 82, "name": "diverged", "step": 3}
+
+    assert expected == outcome_document(ExitCode.DIVERGED, step=3)
