@@ -50,6 +50,8 @@ def _answer(module: str, arguments: Sequence[str]) -> int:
     except SystemExit as ending:
         if ending.code == _ARGPARSE_USAGE:  # argparse's own code, which a container must not end with
             return _bad_job()
+        if ending.code is None or isinstance(ending.code, int):
+            return int(ending.code or 0)
         raise
 
 

@@ -60,7 +60,7 @@ def killed_and_resumed(subject: Subject) -> str:
     if difference:
         raise BrokenPromise(
             f"resumed after update {killed.step}, {difference}", expected="bit-identical results",
-            setting="what snapshot holds and begin puts back, and what draws from a generator that is not `random`",
+            setting="what snapshot holds and begin puts back, or what draws from other generators",
         )  # fmt: skip
     return f"killed after update {killed.step}"
 

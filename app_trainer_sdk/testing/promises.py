@@ -1,8 +1,7 @@
 """Owns the promises that can be judged in this process, each one short function.
 
-A promise takes the :class:`~app_trainer_sdk.testing.subject.Subject`, returns what it measured (or nothing) and
-raises :class:`~app_trainer_sdk.testing.verdict.BrokenPromise` with what the author has to change. This file must
-not know how results are shown. Importing it does not import torch.
+A promise takes the subject, returns what it measured (or nothing) and raises ``BrokenPromise`` with what the
+author has to change. This file must not know how results are shown. Importing it does not import torch.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ def _splits(rows: int, minimum: int) -> list[Split]:
 def _compare_units(whole: float, parts: float, split: Split) -> None:
     if abs(whole - parts) > 1e-6 * max(1.0, abs(whole)):
         raise BrokenPromise(
-            f"{split[-1][1]} rows have {whole:g} units at once and {parts:g} in microbatches of {_sizes(split)}",
+            f"{split[-1][1]} rows have {whole:g} units at once and {parts:g} cut into {_sizes(split)}",
             expected="the same number", setting="what collate counts as units",
         )  # fmt: skip
 

@@ -1,7 +1,7 @@
 """Owns the promises about the ordinary loop: items, batches, the loss and its splits.
 
-As in ``promises.py``, each is one short function; for a trainer with a loop of its own all of them say that they
-do not apply. Importing this file does not import torch.
+As in ``promises.py``, each is one short function; for a trainer with a loop of its own all of them say that
+they do not apply. Importing this file does not import torch.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def collate(subject: Subject) -> str:
 def loss(subject: Subject) -> str | None:
     """``loss`` gives one sum and depends on the batch and on what it may draw from.
 
-    It may draw from ``random``, and from torch's own generator, which the SDK seeds for each microbatch: that is
-    where dropout draws. It must not draw from the global generators of python and numpy.
+    It may draw from ``random``, and from torch's own generator, which the SDK seeds for each microbatch: that
+    is where dropout draws. It must not draw from the global generators of python and numpy.
     """
     from app_trainer_sdk.testing.compare import first_difference, global_states, moved_generators
 

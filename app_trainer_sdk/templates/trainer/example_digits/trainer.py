@@ -37,13 +37,13 @@ class ExampleDigitsTrainer(SupervisedTrainer):
 
     def build_model(self, run: Run, *, weights: bool) -> Modules:
         """The module to train."""
-        from example_digits import digits
+        from . import digits
 
         return Modules(digits.head())
 
     def dataset(self, run: Run, split: str) -> Dataset:
         """The rows of a split; none where there is no such split."""
-        from example_digits import digits
+        from . import digits
 
         rows = {"train": run.settings.rows, "validation": 200}
         return digits.NoisyDigits(rows.get(split, 0), run.settings.noise)
@@ -78,7 +78,7 @@ class ExampleDigitsTrainer(SupervisedTrainer):
         """Weights and class names, from the checkpoint ``saved`` alone."""
         from safetensors.torch import save_file
 
-        from example_digits import digits
+        from . import digits
 
         folder = directory / "weights"
         folder.mkdir()
@@ -89,6 +89,6 @@ class ExampleDigitsTrainer(SupervisedTrainer):
 
     def replay(self, run: Run, directory: Path, controls: Sequence[JSON]) -> Sequence[JSON]:
         """Load the artifact as its user would; the SDK asks in a new process and compares."""
-        from example_digits import digits
+        from . import digits
 
         return digits.read(directory, controls)

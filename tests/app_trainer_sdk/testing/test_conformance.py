@@ -1,0 +1,223 @@
+"""The kit can fail: each broken trainer breaks exactly its promise, with a reason an author can act on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from app_trainer_sdk.errors import BadJob
+from app_trainer_sdk.files import write_json
+from app_trainer_sdk.paths import JobDirectory
+from app_trainer_sdk.testing import Asked, check_trainer, lives
+from app_trainer_sdk.testing.conformance import PROMISES
+from app_trainer_sdk.testing.processes import Life
+from app_trainer_sdk.testing.verdict import BrokenPromise
+
+HERE = Path(__file__).parent
+IN_PROCESSES = {"describe without torch", "job runs to its end", "replay in a new process",
+                "killed and resumed bit-identical", "stopped with a checkpoint"}  # fmt: skip
+QUICK = [each.name for each in PROMISES if each.name not in IN_PROCESSES]
+
+
+@pytest.fixture(autouse=True)
+def _surroundings(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(HERE))
+    monkeypatch.setenv("APP_TRAINER_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def judge(name: str, only=QUICK, **settings):
+    """Every quick promise of a trainer, by name."""
+    asked = Asked(f"broken_trainers:{name}", hyperparameters=settings)
+    return {each.name: each for each in check_trainer(asked, only=only)}
+
+
+def failures(results) -> dict[str, str]:
+    return {name: each.reason for name, each in results.items() if each.status == "fail"}
+
+
+@pytest.mark.parametrize(
+    ("trainer", "promise", "told"),
+    [
+        ("MeanLoss", "loss can be split", ["4 + 4", "the sum over units, never a mean"]),
+        ("OneUnit", "loss can be split", ["8 rows have 1 units at once and 2", "what collate counts"]),
+        ("NumpyItems", "items are pure", ["item 0 moved the global generator of numpy", "uses_global_random"]),
+        ("CountingItems", "items are pure", ["when asked again", "keeps state between calls"]),
+        ("NumpyLoss", "loss is one pure sum", ["global generator of numpy", "draws from `random`"]),
+        ("ShortLargest", "largest batch", ["for 1 and 2 rows x has 8 and 8 values", "change largest_batch"]),
+        ("LightLargest", "largest batch", ["2 real rows have 16 values of x", "no real batch to be heavier"]),
+        ("RestlessExamine", "examine is deterministic", ["fingerprint", "when asked twice"]),
+        ("Miscounting", "examine is deterministic", ["41 rows and dataset('train') has 40"]),
+        ("TrainingMeasure", "evaluation leaves no trace", ["changed snapshot.tensors['model/0.0.weight']"]),
+        ("ExportFromMemory", "export from a checkpoint", ["_modules", "broken_trainers.py, line"]),
+        ("ExportOfNothing", "export from a checkpoint", ["two different checkpoints give the same artifact"]),
+        ("ExportElsewhere", "export from a checkpoint", ["export wrote nothing to weights"]),
+        ("EndlessLoss", "two updates", ["loss inf non-finite loss or gradient"]),
+        ("HalfRestored", "checkpoint holds everything", ["['optimizer/momentum'] differs", "begin"]),
+    ],
+)  # fmt: skip
+def test_exactly_the_broken_promise_fails(trainer, promise, told):
+    """A broken trainer fails its own promise and no other that can be judged."""
+    only = [each for each in QUICK if not (trainer == "EndlessLoss" and each == "loss can be split")]
+
+    found = failures(judge(trainer, only))
+
+    assert list(found) == [promise]
+    assert [word for word in told if word not in found[promise]] == [], found[promise]
+
+
+def test_what_builds_on_a_broken_promise_is_not_judged():
+    """Rows without units are told once; the promises about the loss say why they are skipped."""
+    results = judge("NoUnits", ["collate counts units", "loss is one pure sum", "loss can be split"])
+
+    assert "the first 32 rows have no unit" in results["collate counts units"].reason
+    assert results["loss is one pure sum"].line() == (
+        "skip  loss is one pure sum: not judged, since 'collate counts units' does not hold"
+    )
+    assert results["loss can be split"].status == "skip"
+
+
+def test_an_exception_of_the_author_is_told_with_its_line():
+    """What the trainer raises is the reason, with the author's own line."""
+    result = judge("FailingCollate", ["collate counts units"])["collate counts units"]
+
+    assert result.reason.startswith("ValueError: no such column; raised in broken_trainers.py, line ")
+    assert result.reason.endswith("failing_collate")
+
+
+@pytest.mark.parametrize("trainer", ["TorchNoise", "DeclaredItems"])
+def test_allowed_randomness_keeps_every_promise(trainer):
+    """torch's generator in a loss, and declared global generators in items, are seeded by the SDK."""
+    results = judge(trainer)
+
+    assert failures(results) == {}
+    assert all(each.status == "pass" for each in results.values())
+
+
+def test_coupled_rows_are_never_split():
+    """A contrastive loss says so, and the promise does not apply."""
+    result = judge("Coupled", ["loss can be split"])["loss can be split"]
+
+    assert result.line() == "skip  loss can be split: coupled_rows: this loss is never split"
+
+
+def test_describe_fails_for_a_module_that_imports_torch(tmp_path, monkeypatch):
+    """A top-level import of torch is found in another process, and told with the module."""
+    (tmp_path / "heavy.py").write_text("import torch\nfrom app_trainer_sdk.testing.toys import ToyTrainer\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    (result,) = check_trainer(Asked("heavy:ToyTrainer"), only=["describe without torch"])
+
+    assert result.status == "fail"
+    assert "describing it imports torch" in result.reason
+    assert "move them into the methods" in result.reason
+
+
+def test_a_class_that_is_none_breaks_the_contract():
+    """A name that leads nowhere fails the first promise; all others say that they were not judged."""
+    first, *others = check_trainer(Asked("broken_trainers:NoSuchTrainer"))
+
+    assert first.status == "fail"
+    assert "NoSuchTrainer" in first.reason
+    assert {each.status for each in others} == {"skip"}
+
+
+def test_a_forgetful_snapshot_fails_only_where_a_job_is_killed():
+    """Momentum that no checkpoint holds shows when a real process is killed; nothing else is blamed."""
+    results = {each.name: each for each in check_trainer(Asked("broken_trainers:ForgetfulTrainer"))}
+
+    found = failures(results)
+    assert list(found) == ["killed and resumed bit-identical"]
+    assert "loss of step" in found["killed and resumed bit-identical"]
+    assert "change what snapshot holds" in found["killed and resumed bit-identical"]
+    skipped = [each.line() for each in results.values() if each.status == "skip"]
+    assert len(skipped) == 5
+    assert all(line.endswith(": not a SupervisedTrainer") for line in skipped)
+    assert results["stopped with a checkpoint"].status == "pass"
+
+
+def life(
+    folder: Path, *, code: int = 0, step: int = -1, loss: float = 1.0, weights: bytes = b"w", **result
+) -> Life:
+    """A job that ended, as its directory tells."""
+    layout = JobDirectory(folder)
+    (layout.artifacts / "weights").mkdir(parents=True)
+    (layout.artifacts / "weights" / "model").write_bytes(weights)
+    write_json(layout.metrics, {"step": 1, "loss": loss, "seconds": hash(folder)})
+    layout.metrics.write_text(layout.metrics.read_text().replace("\n", " ") + "\n")
+    return Life(
+        layout, code, {"replay": {"asked": 1}, **result}, step, "Traceback ...\n", step if step >= 0 else None
+    )
+
+
+def lived(**each):
+    return SimpleNamespace(
+        lives=SimpleNamespace(**{name: (lambda value=value: value) for name, value in each.items()})
+    )
+
+
+def test_equal_lives_keep_the_promise_whatever_time_they_took(tmp_path):
+    """Time fields are the only ones that may differ."""
+    subject = lived(whole=life(tmp_path / "a"), killed=life(tmp_path / "b", step=3))
+
+    assert lives.killed_and_resumed(subject) == "killed after update 3"
+
+
+@pytest.mark.parametrize(
+    ("killed", "told"),
+    [
+        ({"loss": 2.0}, "resumed after update 3, loss of step 1 in metrics.jsonl is 2.0 and not 1.0"),
+        ({"weights": b"v"}, "the artifact's file weights/model differs"),
+        ({"code": 70, "failure": {"message": "no such tensor"}}, "ended with code 70: no such tensor"),
+    ],
+)
+def test_unequal_lives_are_told_apart(tmp_path, killed, told):
+    """The first difference is the reason."""
+    subject = lived(whole=life(tmp_path / "a"), killed=life(tmp_path / "b", step=3, **killed))
+
+    with pytest.raises(BrokenPromise, match=told):
+        lives.killed_and_resumed(subject)
+
+
+def test_another_answer_in_a_new_process_breaks_the_replay(tmp_path):
+    """The run's own comparison is the reason; training itself is not blamed."""
+    failure = {"message": "the exported weights answers [2]; expected [1], as before export", "phase": "replay"}
+    subject = lived(whole=life(tmp_path / "a", code=70, failure=failure))
+
+    assert lives.whole_run(subject) == "1 updates"
+    with pytest.raises(BrokenPromise, match=r"answers \[2\]; expected \[1\]"):
+        lives.replayed(subject)
+
+
+def test_a_stop_that_ends_otherwise_is_told(tmp_path):
+    """Anything but 75 after SIGTERM breaks the promise."""
+    subject = lived(stopped=life(tmp_path / "a", code=0, status="succeeded"))
+
+    with pytest.raises(BrokenPromise, match="after SIGTERM the job ended with code 0"):
+        lives.stopped(subject)
+
+
+def test_an_unknown_promise_is_refused():
+    """A typo in ``only`` gets the nearest name."""
+    with pytest.raises(BadJob, match="did you mean 'largest batch'"):
+        list(check_trainer(Asked("broken_trainers:MeanLoss"), only=["largest bach"]))
+
+
+def test_the_pytest_class_has_a_named_test_for_each_promise_and_needs_no_torch():
+    """Importing what a test file imports stays light."""
+    program = (
+        "import sys; from app_trainer_sdk.testing import TrainerConformance as T;"
+        "print(sum(n.startswith('test_') for n in dir(T)), 'torch' in sys.modules, 'pytest' in sys.modules)"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert done.stdout.split() == [str(len(PROMISES)), "False", "False"]
+
+
+def test_every_promise_says_what_it_promises():
+    """Docstrings are what ``--list`` and pytest show."""
+    assert all(each.meaning.endswith(".") for each in PROMISES)
