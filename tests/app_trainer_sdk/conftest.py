@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -97,8 +99,8 @@ class ToyRun:
     job: Path
     process: subprocess.Popen[bytes]
     output: Path
+    shell: str = "{}"
     code: int | None = None
-    started: float = field(default_factory=time.monotonic)
 
     def events(self, attempt: int = 1) -> list[dict[str, Any]]:
         """Events of one attempt, in the order they were said."""
@@ -131,12 +133,30 @@ class ToyRun:
         document: dict[str, Any] = json.loads((self.directory / "result.json").read_text())
         return document
 
+    def supervisor(self) -> int:
+        """Process id of the supervisor, which may run below a shell."""
+        return self.process.pid if self.shell == "{}" else children(self.process.pid)[0]
+
     def rank(self) -> int:
-        """Process id of the rank."""
-        listed = subprocess.run(
-            ["ps", "-o", "pid=", "--ppid", str(self.process.pid)], capture_output=True, check=True, text=True
-        )
-        return int(listed.stdout.split()[0])
+        """Process id of the rank, once it is there."""
+        deadline = time.monotonic() + 20.0
+        while not (found := children(self.supervisor())):
+            assert time.monotonic() < deadline, self.told()
+            time.sleep(0.02)
+        return found[0]
+
+
+def _take_terminal() -> None:
+    """In the child: the terminal at 0 is its own, so that Ctrl-C there reaches it."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def children(pid: int) -> list[int]:
+    """Process ids of the children."""
+    listed = subprocess.run(
+        ["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, check=False, text=True
+    )
+    return [int(word) for word in listed.stdout.split()]
 
 
 StartToy = Callable[..., ToyRun]
@@ -155,8 +175,8 @@ def start_toy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartToy]:
     ) -> ToyRun:  # fmt: skip
         folder = again.job.parent if again else tmp_path_factory.mktemp("toy")
         job = folder / "job.json"
-        if not again:
-            job.write_text(json.dumps({**TOY, "hyperparameters": hyperparameters, **(document or {})}))
+        asked = json.loads(job.read_text()) if again else {**TOY, "hyperparameters": hyperparameters}
+        job.write_text(json.dumps({**asked, **(document or {})}))
         output = folder / f"output-{len(runs)}"
         words = [
             sys.executable,
@@ -171,11 +191,13 @@ def start_toy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartToy]:
         quick = {"APP_TRAINER_CACHE_DIR": str(cache), "APP_TRAINER_UPLOAD_WAIT_SECONDS": "1"}
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("APP_TRAINER_")}
         with output.open("wb") as file:
+            stream = file if terminal is None else terminal
             process = subprocess.Popen(
-                command, stdin=terminal or subprocess.DEVNULL, stdout=terminal or file, stderr=terminal or file,
+                command, stdin=subprocess.DEVNULL if terminal is None else terminal, stdout=stream, stderr=stream,
                 env={**inherited, **quick, **(environment or {})}, cwd=folder,
+                start_new_session=terminal is not None, preexec_fn=_take_terminal if terminal is not None else None,
             )  # fmt: skip
-        runs.append(ToyRun(folder / "dir", job, process, output))
+        runs.append(ToyRun(folder / "dir", job, process, output, shell))
         return runs[-1]
 
     yield start

@@ -65,7 +65,7 @@ def test_a_wish_is_raised_wherever_it_is_checked():
         with pytest.raises(StopRequested) as caught:
             token.check()
 
-    assert (ExitCode.DEADLINE, True) == (caught.value.code, caught.value.checkpoint)
+    assert (caught.value.code, caught.value.checkpoint) == (ExitCode.DEADLINE, True)
 
 
 @given(st.lists(st.tuples(REASONS, st.booleans()), min_size=1, max_size=5))
@@ -133,7 +133,7 @@ def test_a_stop_request_reaches_the_token(ends: Ends):
 
     assert until(lambda: ends.token.asked is not None)
     assert ends.token.asked is not None
-    assert ("canceled", False) == (ends.token.asked.reason, ends.token.asked.checkpoint)
+    assert (ends.token.asked.reason, ends.token.asked.checkpoint) == ("canceled", False)
 
 
 def test_a_supervisor_that_is_gone_makes_the_rank_leave(ends: Ends):

@@ -27,13 +27,22 @@ class Gone(io.StringIO):
 
 
 def facts(step: int, total: int = 60, **more: Any) -> dict[str, Any]:
-    return {"step": step, "total": total, "metrics": {"loss": 4.2134}, "updates_per_second": 1.3, "eta_seconds": 37} | more
+    return {
+        "step": step,
+        "total": total,
+        "metrics": {"loss": 4.2134},
+        "updates_per_second": 1.3,
+        "eta_seconds": 37,
+    } | more
 
 
 def test_progress_has_update_loss_rate_and_time_left():
     """Each only when it is known; a loss that is no number is said in words."""
     assert progress_text(facts(12)) == "update 12/60  loss 4.213  1.3 updates/s  37 s left"
-    assert progress_text(facts(12, updates_per_second=0.25, eta_seconds=None)) == "update 12/60  loss 4.213  4 s/update"
+    assert (
+        progress_text(facts(12, updates_per_second=0.25, eta_seconds=None))
+        == "update 12/60  loss 4.213  4 s/update"
+    )
     assert progress_text({"step": 1, "total": 2, "metrics": {"loss": None}}) == "update 1/2  loss not finite"
 
 
@@ -48,9 +57,9 @@ def test_seconds_for_people(seconds: float, text: str):
 
 def test_the_bar_has_one_width():
     """Empty, half, full, and for a run of no length."""
-    assert ["-" * 24, "#" * 12 + "-" * 12, "#" * 24, "-" * 24] == [
+    assert [
         bar(*pair).strip("[]") for pair in ((0, 60), (30, 60), (60, 60), (0, 0))
-    ]  # fmt: skip
+    ] == ["-" * 24, "#" * 12 + "-" * 12, "#" * 24, "-" * 24]  # fmt: skip
 
 
 def test_a_terminal_gets_a_bar_redrawn_in_place():
@@ -93,7 +102,15 @@ def test_a_file_gets_plain_lines_now_and_then():
         now[0] += 0.5
         console.progress(facts(step))
 
-    assert [1, 11, 21, 31, 41, 51, 60] == [int(line.split("/")[0].split()[1]) for line in stream.getvalue().splitlines()]
+    assert [int(line.split("/")[0].split()[1]) for line in stream.getvalue().splitlines()] == [
+        1,
+        11,
+        21,
+        31,
+        41,
+        51,
+        60,
+    ]
     assert "\x1b" not in stream.getvalue()
 
 

@@ -44,11 +44,11 @@ def test_the_envelope(tmp_path: Path):
     """Version, id, job, attempt, instance, sequence, type, time in UTC with milliseconds, then the facts."""
     event = log(tmp_path).add("job.accepted", status="running")
 
-    assert {
+    assert strict(event.body) == {
         "v": 1, "id": "j.2.1", "job_id": "j", "attempt": 2, "instance": "ab", "seq": 1, "type": "job.accepted",
         "time": "2026-11-30T12:00:00.123Z", "status": "running",
-    } == strict(event.body)  # fmt: skip
-    assert ("j.2.1", "job.accepted", False) == (event.id, event.type, event.replaceable)
+    }  # fmt: skip
+    assert (event.id, event.type, event.replaceable) == ("j.2.1", "job.accepted", False)
     assert event.body + b"\n" == (tmp_path / "events.jsonl").read_bytes()
 
 
@@ -61,8 +61,8 @@ def test_sequence_goes_on_over_a_restart_in_the_same_attempt(tmp_path: Path):
     second.add("job.progress")
     second.add("job.phase")
 
-    assert [1, 2, 3, 4, 5] == [line["seq"] for line in lines(tmp_path)]
-    assert ["one"] * 3 + ["two"] * 2 == [line["instance"] for line in lines(tmp_path)]
+    assert [line["seq"] for line in lines(tmp_path)] == [1, 2, 3, 4, 5]
+    assert [line["instance"] for line in lines(tmp_path)] == ["one"] * 3 + ["two"] * 2
 
 
 @pytest.mark.parametrize("torn", [b'{"seq": 9', b"\xff\x00", b'{"v": 1, "se'])
@@ -74,7 +74,7 @@ def test_a_line_cut_off_by_a_kill_is_dropped(tmp_path: Path, torn: bytes):
 
     log(tmp_path).add("job.phase")
 
-    assert [(1, "job.accepted"), (2, "job.phase")] == [(line["seq"], line["type"]) for line in lines(tmp_path)]
+    assert [(line["seq"], line["type"]) for line in lines(tmp_path)] == [(1, "job.accepted"), (2, "job.phase")]
 
 
 def test_the_last_sequence_of_odd_files(tmp_path: Path):
@@ -118,7 +118,9 @@ def test_scalars_of_other_libraries_are_numbers():
 
 
 @settings(max_examples=50)
-@given(st.dictionaries(st.sampled_from(["metrics", "failure", "settings", "data", "outputs", "row", "x"]), VALUES))
+@given(
+    st.dictionaries(st.sampled_from(["metrics", "failure", "settings", "data", "outputs", "row", "x"]), VALUES)
+)
 def test_never_more_than_the_cap_and_always_strict(facts: dict[str, Any]):
     """Whatever is said, the body is strict JSON of at most 4,096 bytes that still has its envelope."""
     envelope = {

@@ -15,7 +15,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app_trainer_sdk.files import finite, read_json, remove_tree, sha256_file, sha256_tree, write_atomic, write_json
+from app_trainer_sdk.files import (
+    finite,
+    read_json,
+    remove_tree,
+    sha256_file,
+    sha256_tree,
+    write_atomic,
+    write_json,
+)
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),

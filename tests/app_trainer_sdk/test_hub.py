@@ -56,10 +56,20 @@ def test_only_formats_that_execute_nothing_are_fetched(tmp_path: Path, serve: An
     def answer(handler: Any, request: Any) -> None:
         if "/api/models/a/b/revision/r1" in request.path:
             siblings = [{"rfilename": name} for name in files]
-            body = {"id": "a/b", "sha": COMMIT, "siblings": siblings, "tags": [], "downloads": 0, "private": False}
+            body = {
+                "id": "a/b",
+                "sha": COMMIT,
+                "siblings": siblings,
+                "tags": [],
+                "downloads": 0,
+                "private": False,
+            }
             return reply(handler, 200, json.dumps(body).encode(), Content_Type="application/json")
         if "/api/models/a/b/tree/" in request.path:
-            tree = [{"type": "file", "path": name, "size": len(body), "oid": "0" * 40} for name, body in files.items()]
+            tree = [
+                {"type": "file", "path": name, "size": len(body), "oid": "0" * 40}
+                for name, body in files.items()
+            ]
             return reply(handler, 200, json.dumps(tree).encode(), Content_Type="application/json")
         if "/resolve/" in request.path:
             name = request.path.rsplit("/", 1)[-1]
@@ -69,5 +79,5 @@ def test_only_formats_that_execute_nothing_are_fetched(tmp_path: Path, serve: An
     server = serve(answer)
     folder = Path(ask(server.url, tmp_path).strip())
 
-    assert ["config.json"] == [path.name for path in folder.iterdir()]
+    assert [path.name for path in folder.iterdir()] == ["config.json"]
     assert not any(pattern.endswith((".bin", ".pt", ".py")) for pattern in PATTERNS)

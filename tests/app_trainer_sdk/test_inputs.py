@@ -14,7 +14,12 @@ import pytest
 
 from app_trainer_sdk import ModelRow, WeightSource
 from app_trainer_sdk.errors import (
-    BadJob, DependencyUnavailable, ExitCode, InputMissing, StopRequested, TrainerError,
+    BadJob,
+    DependencyUnavailable,
+    ExitCode,
+    InputMissing,
+    StopRequested,
+    TrainerError,
 )  # fmt: skip
 from app_trainer_sdk.inputs import fetch, fetch_inputs, fetch_weights, local_path
 from app_trainer_sdk.job import FileReference, read_job
@@ -69,7 +74,7 @@ def test_what_is_not_there_is_told_with_its_input(tmp_path: Path):
     with pytest.raises(InputMissing, match="/inputs/dataset") as caught:
         get(str(tmp_path / "rows.jsonl"), tmp_path)
 
-    assert (ExitCode.INPUT_MISSING, True) == (caught.value.code, "rows.jsonl" in str(caught.value))
+    assert (caught.value.code, "rows.jsonl" in str(caught.value)) == (ExitCode.INPUT_MISSING, True)
 
 
 def test_what_the_job_knows_of_a_local_file_is_verified(tmp_path: Path):
@@ -93,7 +98,7 @@ def test_a_download_is_verified_and_kept(tmp_path: Path, serve: Any):
         path = get(f"{server.url}/a/rows%20one.jsonl{SECRET}", tmp_path / "in", size=len(BODY), sha256=SHA256)
 
     assert tmp_path / "in" / "rows one.jsonl" == path
-    assert BODY == path.read_bytes()
+    assert path.read_bytes() == BODY
     assert names(tmp_path) == ["in/rows one.jsonl"]
     assert [f"/a/rows%20one.jsonl{SECRET}"] == [request.path for request in server.received]
 
@@ -104,8 +109,10 @@ def test_all_inputs_have_folders_of_their_own(tmp_path: Path, serve: Any):
     inputs = {"dataset": f"{server.url}/a/rows", "controls": f"{server.url}/b/rows", "empty": f"{server.url}/"}
     paths = fetch_inputs(job(inputs=inputs), tmp_path, free)
 
-    assert {"dataset": b"/a/rows", "controls": b"/b/rows", "empty": b"/"} == {
-        name: path.read_bytes() for name, path in paths.items()
+    assert {name: path.read_bytes() for name, path in paths.items()} == {
+        "dataset": b"/a/rows",
+        "controls": b"/b/rows",
+        "empty": b"/",
     }
     assert paths["empty"] == tmp_path / "empty" / "input"
 
@@ -147,7 +154,7 @@ def test_a_wrong_body_never_gets_the_name(tmp_path: Path, serve: Any):
         assert names(tmp_path) == []
         assert "Secret" not in str(caught.value)
 
-    assert BODY == get(f"{server.url}/rows{SECRET}", tmp_path, size=len(BODY), sha256=SHA256).read_bytes()
+    assert get(f"{server.url}/rows{SECRET}", tmp_path, size=len(BODY), sha256=SHA256).read_bytes() == BODY
 
 
 def test_a_file_that_rotted_is_fetched_again(tmp_path: Path, serve: Any):
@@ -156,7 +163,7 @@ def test_a_file_that_rotted_is_fetched_again(tmp_path: Path, serve: Any):
     path = get(f"{server.url}/rows", tmp_path, sha256=SHA256)
     path.write_bytes(b"rotten")
 
-    assert BODY == get(f"{server.url}/rows", tmp_path, sha256=SHA256).read_bytes()
+    assert get(f"{server.url}/rows", tmp_path, sha256=SHA256).read_bytes() == BODY
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -177,7 +184,7 @@ def test_an_interrupted_body_leaves_nothing(tmp_path: Path, serve: Any, chunked:
     with pytest.raises(DependencyUnavailable) as caught:
         get(f"{server.url}/rows{SECRET}", tmp_path)
 
-    assert (ExitCode.DEPENDENCY_UNAVAILABLE, False) == (caught.value.code, "Secret" in str(caught.value))
+    assert (caught.value.code, "Secret" in str(caught.value)) == (ExitCode.DEPENDENCY_UNAVAILABLE, False)
     assert names(tmp_path) == []
 
 
@@ -251,7 +258,7 @@ def test_weights_a_job_names_are_local_or_downloaded(tmp_path: Path, serve: Any)
 
     assert {"base": tmp_path / "w"} == local
     assert identity["base"].startswith("summary:")
-    assert (b"/1/m", b"/2/m") == (one["base"].read_bytes(), two["base"].read_bytes())
+    assert (one["base"].read_bytes(), two["base"].read_bytes()) == (b"/1/m", b"/2/m")
     assert first != second
 
 
@@ -278,7 +285,9 @@ def test_weights_from_an_installed_package(tmp_path: Path):
         source = row(package="some-weights", file="model.gguf", sha256=SHA256)
         found = fetch_weights(job(), source, tmp_path, free)
         with pytest.raises(InputMissing, match="another digest"):
-            fetch_weights(job(), row(package="some-weights", file="model.gguf", sha256="0" * 64), tmp_path, free)
+            fetch_weights(
+                job(), row(package="some-weights", file="model.gguf", sha256="0" * 64), tmp_path, free
+            )
         with pytest.raises(DependencyUnavailable, match="has no file other"):
             fetch_weights(job(), row(package="some-weights", file="other"), tmp_path, free)
     finally:

@@ -115,9 +115,9 @@ def test_yaml_says_the_same_as_json(tmp_path: Path):
     job = load_job(written(tmp_path, text, "job.yaml"))
 
     assert job.job_id == "2026-11-30"
-    assert {
+    assert job.hyperparameters == {
         "learning_rate": 1e-4, "mixed_precision": "no", "updates": 16, "torch_compile": True,
-    } == job.hyperparameters  # fmt: skip
+    }  # fmt: skip
     assert check_job(job, Reader)[0].learning_rate == 1e-4
 
 
@@ -194,7 +194,7 @@ def test_an_unknown_method_is_told_once():
     """What an unknown method would hand over is not guessed at."""
     told = problems({**MINIMAL, "method": "laro", "outputs": {"required": ["adapter"]}})
 
-    assert ["/method"] == list(told)
+    assert list(told) == ["/method"]
     assert "did you mean 'lora'?" in told["/method"]
 
 
@@ -202,7 +202,7 @@ def test_a_required_artifact_must_be_one_of_the_method():
     """The pointer names the element of the list."""
     told = problems({**MINIMAL, "method": "full", "outputs": {"required": ["weights", "weihgts"]}})
 
-    assert ["/outputs/required/1"] == list(told)
+    assert list(told) == ["/outputs/required/1"]
     assert "did you mean 'weights'?" in told["/outputs/required/1"]
 
 
@@ -235,7 +235,7 @@ def test_a_right_job_gives_settings_row_and_method():
     """The first method is the default; the row's defaults are merged."""
     settings, row, method = check_job(read_job(MINIMAL), Reader)
 
-    assert ("reader-small", "lora", 2, 16) == (row.name, method, settings.epochs, settings.global_batch)
+    assert (row.name, method, settings.epochs, settings.global_batch) == ("reader-small", "lora", 2, 16)
 
 
 def test_asking_drops_the_defaults_it_contradicts():
@@ -243,9 +243,9 @@ def test_asking_drops_the_defaults_it_contradicts():
     asked = {"hyperparameters": {"updates": 7, "microbatch": 3}}
     settings, _, _ = check_job(read_job({**MINIMAL, **asked}), Reader)
 
-    assert (7, "auto", 3, "auto") == (
+    assert (
         settings.updates, settings.epochs, settings.microbatch, settings.global_batch,
-    )  # fmt: skip
+    ) == (7, "auto", 3, "auto")  # fmt: skip
 
 
 def test_a_string_means_a_file():

@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from app_trainer_sdk.errors import (
-    BadJob, DependencyUnavailable, Diverged, ExitCode, GpuOutOfMemory, Problem, StopRequested, TrainerError,
+    BadJob,
+    DependencyUnavailable,
+    Diverged,
+    ExitCode,
+    GpuOutOfMemory,
+    Problem,
+    StopRequested,
+    TrainerError,
 )  # fmt: skip
 from app_trainer_sdk.outcome import code_of, describe_failure, outcome_document, status_of
 
@@ -62,12 +69,18 @@ def test_statuses():
         (StopRequested("peer"), 72, "system", "yes"),
     ],
 )  # fmt: skip
-def test_code_origin_and_retry_are_those_of_the_contract(error: BaseException, code: int, origin: str, retry: str):
+def test_code_origin_and_retry_are_those_of_the_contract(
+    error: BaseException, code: int, origin: str, retry: str
+):
     """Whoever raised it and however deep the cause lies."""
     failure = describe_failure(error)
 
     assert code == code_of(error) == failure["code"]
-    assert (origin, retry, ExitCode(code).name.lower()) == (failure["origin"], failure["retry"], failure["name"])
+    assert (origin, retry, ExitCode(code).name.lower()) == (
+        failure["origin"],
+        failure["retry"],
+        failure["name"],
+    )
 
 
 def test_an_error_that_came_from_itself_ends():
@@ -83,9 +96,9 @@ def test_the_failure_says_where_and_how():
     """Phase and step; a traceback only for what nobody raised on purpose, its tail, and JSON all of it."""
     failure = describe_failure(chained(ValueError("x" * 1900), KeyError("k")), phase="train", step=7)
 
-    assert ("train", 7, "ValueError", 500) == (
+    assert (
         failure["phase"], failure["step"], failure["exception"], len(failure["message"]),
-    )  # fmt: skip
+    ) == ("train", 7, "ValueError", 500)  # fmt: skip
     assert len(failure["traceback"]) == 1500
     assert "traceback" not in describe_failure(TrainerError("x"))
     assert "traceback" not in describe_failure(StopRequested("interrupted"))

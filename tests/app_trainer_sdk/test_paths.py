@@ -25,7 +25,7 @@ def test_the_layout_is_the_published_one(tmp_path: Path):
     """A job's state is shared by its attempts; one start's own lies below attempts/<n>."""
     layout = JobDirectory(tmp_path)
 
-    assert NAMES == {name: getattr(layout, name).relative_to(tmp_path).as_posix() for name in NAMES}
+    assert {name: getattr(layout, name).relative_to(tmp_path).as_posix() for name in NAMES} == NAMES
     assert tmp_path / "attempts" / "3" == layout.attempt(3)
 
 
@@ -60,7 +60,8 @@ def test_the_cache_is_where_the_environment_says(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"), [("2.5", 2.5), ("0", 0.0), ("soon", 5.0), ("nan", 5.0), ("", 5.0), ("inf", float("inf"))]
+    ("given", "expected"),
+    [("2.5", 2.5), ("0", 0.0), ("soon", 5.0), ("nan", 5.0), ("", 5.0), ("inf", float("inf"))],
 )
 def test_numbers_from_the_environment(monkeypatch: pytest.MonkeyPatch, given: str, expected: float):
     """What is no number means the default."""

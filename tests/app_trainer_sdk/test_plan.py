@@ -41,9 +41,9 @@ def test_two_times_eight_is_sixteen_and_3200_examples_once_are_200_updates():
     """The plan prints updates and examples seen, and the multiplication between them."""
     made = plan(microbatch=2, gradient_accumulation_steps=8, epochs=1)
 
-    assert (16, 200, 3200, 200) == (
+    assert (
         made.examples_per_update, made.updates, made.examples_seen, made.updates_per_epoch,
-    )  # fmt: skip
+    ) == (16, 200, 3200, 200)  # fmt: skip
     assert made.batch == "2 × 8 × 1 = 16 examples per update"
     assert "200 updates × 16 = 3,200 examples seen of 3,200 rows (200 updates a pass)" in plan_lines(made)[1]
 
@@ -171,14 +171,14 @@ def test_examples_seen_are_counted_as_the_order_deals_them(rows: int, total: int
 
 def test_epochs_and_updates_follow_from_one_another():
     """A job fixes one of the two; silent about both it makes the trainer's default of three passes."""
-    assert (600, 3) == (plan(global_batch=16).updates, plan(global_batch=16).settings["epochs"].effective)
+    assert (plan(global_batch=16).updates, plan(global_batch=16).settings["epochs"].effective) == (600, 3)
     assert plan(global_batch=16).settings["updates"].why == "3 epochs × 200 updates"
     assert plan(17, global_batch=8, epochs=2).updates == 6
     assert plan(17, global_batch=8, epochs=2, minimum_rows=2).updates == 4
 
     made = plan(100, global_batch=10, updates=11)
 
-    assert (11, 2, 110) == (made.updates, made.settings["epochs"].effective, made.examples_seen)
+    assert (made.updates, made.settings["epochs"].effective, made.examples_seen) == (11, 2, 110)
 
 
 def test_work_without_rows_needs_updates():
@@ -188,7 +188,7 @@ def test_work_without_rows_needs_updates():
 
     made = plan(None, updates=10)
 
-    assert (10, 80, None, None) == (made.updates, made.examples_seen, made.rows, made.updates_per_epoch)
+    assert (made.updates, made.examples_seen, made.rows, made.updates_per_epoch) == (10, 80, None, None)
     assert "80 examples seen" in plan_lines(made)[1]
 
 
@@ -269,12 +269,12 @@ def test_resolved_settings_have_every_auto_decided():
     resolved = plan(updates=50).resolved(settings)
 
     assert "auto" not in resolved.model_dump().values()
-    assert (8, 5, 50) == (resolved.microbatch, resolved.checkpoint_every, resolved.updates)
+    assert (resolved.microbatch, resolved.checkpoint_every, resolved.updates) == (8, 5, 50)
 
 
 def test_threads_are_shared_between_replicas():
     """On the CPU ranks divide the cores, and each has at least one."""
-    assert [4, 2, 1] == [plan(replicas=count, updates=1).threads for count in (1, 2, 8)]
+    assert [plan(replicas=count, updates=1).threads for count in (1, 2, 8)] == [4, 2, 1]
 
 
 def test_the_plan_is_printed_line_by_line():

@@ -36,7 +36,9 @@ def test_a_job_that_did_nothing_has_a_head_alone(tmp_path: Path):
     """No empty sections."""
     layout = JobDirectory(tmp_path)
     failure = {"message": "no file", "phase": "", "origin": "user", "retry": "no"}
-    write_report(layout, {**SUCCEEDED, "status": "failed", "exit_code": 66, "name": "input_missing", "failure": failure})
+    write_report(
+        layout, {**SUCCEEDED, "status": "failed", "exit_code": 66, "name": "input_missing", "failure": failure}
+    )
 
     assert layout.report.read_text() == (
         "# j: failed\n\nExit code 66 (input_missing), attempt 1.\n\n**no file**\n\n"

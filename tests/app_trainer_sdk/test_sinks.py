@@ -52,7 +52,7 @@ def test_events_arrive_in_order_with_their_id(serve: Any):
     assert sink.close(5.0)
     assert [each.body for each in sent] == [request.body for request in server.received]
     first = server.received[0]
-    assert ("POST", "/hook?signature=s") == (first.method, first.path)
+    assert (first.method, first.path) == ("POST", "/hook?signature=s")
     headers = {name.lower(): value for name, value in first.headers.items()}
     assert {
         "content-type": "application/json", "idempotency-key": "j.1.1", "webhook-id": "j.1.1",
@@ -78,7 +78,7 @@ def test_of_progress_the_latest_waits_and_the_last_is_delivered(serve: Any):
     server.released.set()
 
     assert sink.close(5.0)
-    assert [1, 4, 6, 7] == received(server)
+    assert received(server) == [1, 4, 6, 7]
 
 
 def test_progress_before_the_end_is_heard_before_the_end(serve: Any):
@@ -95,7 +95,7 @@ def test_progress_before_the_end_is_heard_before_the_end(serve: Any):
         sink.send(each)
 
     assert sink.close(5.0)
-    assert [1, 3, 4] == received(server)
+    assert received(server) == [1, 3, 4]
 
 
 def test_a_server_error_is_tried_again_with_the_same_id_and_bytes(serve: Any):
@@ -114,7 +114,7 @@ def test_a_server_error_is_tried_again_with_the_same_id_and_bytes(serve: Any):
         time.sleep(0.005)
 
     assert sink.close(5.0)
-    assert [1] * 5 + [2] == received(server)
+    assert received(server) == [1] * 5 + [2]
     assert {(request.headers["webhook-id"], request.body) for request in server.received[:5]} == {
         ("j.1.1", event(1).body)
     }
@@ -135,7 +135,7 @@ def test_a_refused_event_is_dropped_and_later_ones_arrive(serve: Any):
         sink.send(event(number))
 
     assert sink.close(5.0)
-    assert [1, 2, 3, 4, 5] == received(server)
+    assert received(server) == [1, 2, 3, 4, 5]
 
 
 def test_an_endpoint_that_refuses_connections_costs_nothing():
@@ -188,7 +188,7 @@ def test_closing_tries_at_once_instead_of_sitting_out_a_pause(serve: Any):
     down.clear()
 
     assert seconds_of(lambda: sink.close(10.0)) < 2.0
-    assert [1] == received(server)[-1:]
+    assert received(server)[-1:] == [1]
     assert not sink._waiting
 
 
@@ -202,7 +202,7 @@ def test_nothing_is_taken_after_the_end(serve: Any):
     sink.send(event(2))
     assert sink.close(0.0)
     time.sleep(0.05)
-    assert [1] == received(server)
+    assert received(server) == [1]
 
 
 def test_a_url_that_is_none_is_as_good_as_a_dead_one():

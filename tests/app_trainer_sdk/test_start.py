@@ -10,7 +10,9 @@ from app_trainer_sdk.start import Start
 
 def test_a_start_reads_back(tmp_path: Path):
     """It lies in the attempt's folder; the job in it is the job that was accepted."""
-    job = read_job({"trainer": "text", "model": "m", "inputs": {"dataset": "/a"}, "callbacks": "https://host/x"})
+    job = read_job(
+        {"trainer": "text", "model": "m", "inputs": {"dataset": "/a"}, "callbacks": "https://host/x"}
+    )
     start = Start(
         directory=str(tmp_path), attempt=3, cache="/c", job=job.document(), inputs={"dataset": "/a"},
         weights={"base": "/w"}, weights_identity={"base": "r1"}, ranks=2,
