@@ -62,7 +62,7 @@ def add_lora(run: Run, base: Any) -> Any:
 
 @contextlib.contextmanager
 def peft_names() -> Iterator[None]:
-    """Bear peft asking transformers by a name that transformers has deprecated (peft 0.21, transformers 5.24)."""
+    """Bear peft 0.21 asking transformers 5.24 by a deprecated name; may go with a newer peft."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
         yield

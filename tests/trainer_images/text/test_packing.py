@@ -15,9 +15,7 @@ def token_rows(lengths, *, trained_from=1):
 
     generator = numpy.random.default_rng(0)
     return [
-        TokenRow(
-            generator.integers(3, 49152, length).astype(numpy.int32), numpy.arange(length) >= trained_from
-        )
+        TokenRow(generator.integers(3, 49152, length).astype(numpy.int32), numpy.arange(length) >= trained_from)
         for length in lengths
     ]
 

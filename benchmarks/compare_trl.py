@@ -1,0 +1,274 @@
+"""Compare the text image with TRL's SFTTrainer: supervised tokens a second, memory, and the losses.
+
+Both train SmolLM2-135M-Instruct in fp32 with LoRA r=8 on every linear layer, AdamW, a constant rate and the
+same dictionary rows in the same order, eight a step. TRL runs at its defaults with ``completion_only_loss``
+(they recompute activations, so this side does too unless ``--keep-activations`` is given); bf16 is off because
+the comparison is in fp32. Each side runs in a process of
+its own, sides alternate, and the first steps are not timed.
+
+    python benchmarks/compare_trl.py --steps 8 --pairs 3
+
+It installs nothing: the interpreter needs the extras ``text`` and ``bench``. Memory is stated twice: the peak
+of resident memory of the whole process, and how far it rose above the loaded model (what training itself
+took). Both start counting after the model is loaded: what loading needed for a moment is not training's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib.metadata
+import importlib.util
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # The checkout itself: the benchmark needs no installation.
+DICTIONARY = ROOT / "trainer_images/text/examples/devils_dictionary.jsonl"
+BATCH, WARM_UP, RATE, SEED = 8, 2, 2e-4, 42
+TARGETS = {"tokens_per_second": 3.0, "peak": 0.40, "loss": 1e-3}
+
+
+def main() -> None:
+    """Run both sides in turn and print medians and ratios."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=8, help="timed and untimed steps of each side")
+    parser.add_argument("--pairs", type=int, default=3, help="how often both sides run")
+    parser.add_argument(
+        "--weights", type=Path, help="transformers folder; made from the GGUF package otherwise"
+    )
+    parser.add_argument("--keep-activations", action="store_true", help="no recomputation on our side")
+    parser.add_argument("--side", choices=("ours", "trl"), help=argparse.SUPPRESS)
+    parser.add_argument("--job", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.side:
+        print(json.dumps(SIDES[options.side](options)))
+        return
+    with tempfile.TemporaryDirectory() as directory:
+        weights = options.weights or converted_weights()
+        results: dict[str, list[dict[str, Any]]] = {"ours": [], "trl": []}
+        for pair in range(options.pairs):
+            for side in ("ours", "trl") if pair % 2 == 0 else ("trl", "ours"):
+                results[side].append(run_side(side, weights, options, Path(directory) / f"{side}-{pair}"))
+                print(f"pair {pair + 1} {side:4} {describe(results[side][-1])}", flush=True)
+    report(results)
+
+
+def report(results: dict[str, list[dict[str, Any]]]) -> None:
+    """Print medians, paired ratios and the largest difference between losses of the same step."""
+    pairs = list(zip(results["ours"], results["trl"], strict=True))
+    for side, runs in results.items():
+        middle = {name: statistics.median(run[name] for run in runs) for name in NUMBERS}
+        print(f"median {side:4} {describe(middle)}")
+    for name in NUMBERS:
+        ratio = statistics.median(ours[name] / trl[name] for ours, trl in pairs)
+        print(f"ratio {name}: {ratio:.3f}")
+    apart = max(abs(a - b) for ours, trl in pairs for a, b in zip(ours["losses"], trl["losses"], strict=True))
+    print(f"largest difference of a step's loss: {apart:.2e}")
+    speed = statistics.median(ours["tokens_per_second"] / trl["tokens_per_second"] for ours, trl in pairs)
+    peak = statistics.median(ours["peak_mib"] / trl["peak_mib"] for ours, trl in pairs)
+    print(
+        f"targets: speed {speed:.2f}x (at least {TARGETS['tokens_per_second']}x), peak {peak:.0%} "
+        f"(at most {TARGETS['peak']:.0%}), losses {apart:.1e} (at most {TARGETS['loss']:.0e})"
+    )
+
+
+NUMBERS = ("tokens_per_second", "peak_mib", "rise_mib", "loaded_mib")
+
+
+def describe(run: dict[str, Any]) -> str:
+    return (
+        f"{run['tokens_per_second']:7.1f} supervised tokens/s, peak {run['peak_mib']:6.0f} MiB "
+        f"= loaded {run['loaded_mib']:5.0f} + {run['rise_mib']:6.0f}"
+    )
+
+
+def run_side(side: str, weights: Path, options: argparse.Namespace, job: Path) -> dict[str, Any]:
+    job.mkdir()
+    command = [sys.executable, __file__, "--side", side, "--weights", weights, "--job", job]
+    command += ["--steps", options.steps, *(["--keep-activations"] if options.keep_activations else [])]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT), "TOKENIZERS_PARALLELISM": "0"}
+    done = subprocess.run([str(each) for each in command], env=environment, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{side} failed:\n{done.stderr[-4000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+class Memory:
+    """Peak of resident memory, read from the kernel, counted from the moment the model is loaded."""
+
+    def __init__(self) -> None:
+        Path("/proc/self/clear_refs").write_text("5")  # Sets the peak back to what is resident now.
+        self.loaded_mib = self._read("VmRSS")
+
+    def numbers(self) -> dict[str, float]:
+        peak = self._read("VmHWM")
+        return {"peak_mib": peak, "loaded_mib": self.loaded_mib, "rise_mib": peak - self.loaded_mib}
+
+    @staticmethod
+    def _read(name: str) -> float:
+        status = Path("/proc/self/status").read_text()
+        return int(status.split(f"{name}:")[1].split()[0]) / 1024
+
+
+def rows(steps: int) -> list[dict[str, str]]:
+    """Rows in the order of one shuffle, as training sees them: neighbours in the file have like lengths."""
+    lines = DICTIONARY.read_text(encoding="utf-8").splitlines()
+    random.Random(SEED).shuffle(lines)
+    return [json.loads(line) for line in lines[: steps * BATCH]]
+
+
+def text_run(weights: Path, steps: int, job: Path) -> Any:
+    """A run of the text image over the first rows of the dictionary, in file order."""
+    import torch
+
+    from app_trainer_sdk.handle import Run
+    from trainer_images.text.models import MODELS
+    from trainer_images.text.trainer import TextTrainer
+
+    dataset = job / "rows.jsonl"
+    dataset.write_text("".join(json.dumps(row) + "\n" for row in rows(steps)), encoding="utf-8")
+    settings = {"learning_rate": RATE, "validation_share": 0.0, "test_share": 0.0, "max_length": 1024}
+    return Run(
+        settings=TextTrainer.hyperparameters_class.read(settings), model=MODELS[0], method="lora",
+        directory=job, cache=job, weights={"base": weights}, inputs={"dataset": dataset},
+        store={"tokens": job}, device=torch.device("cpu"), dtype=torch.float32,
+    )  # fmt: skip
+
+
+def train_ours(options: argparse.Namespace) -> dict[str, Any]:
+    """The text image's model, batches and loss under the plain loop of DESIGN: sum, backward, AdamW."""
+    import torch
+    from torch.utils.checkpoint import checkpoint
+
+    from trainer_images.text import tokens
+    from trainer_images.text.trainer import TextTrainer
+
+    run, trainer = text_run(options.weights, options.steps, options.job), TextTrainer()
+    tokens.write_tokens(run, options.job)
+    torch.manual_seed(SEED)
+    modules = trainer.build_model(run, weights=True)
+    if not options.keep_activations:
+        for block in modules.blocks:
+            block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
+    dataset = trainer.dataset(run, "train")
+    trained = [each for each in modules.root.parameters() if each.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=RATE, weight_decay=0.0, fused=True)
+    memory, clock, losses = Memory(), Clock(), []
+    modules.root.train()
+    for step in range(options.steps):
+        items = [dataset.item(index) for index in range(step * BATCH, (step + 1) * BATCH)]
+        batch = trainer.collate(run, items)
+        loss = trainer.loss(modules, batch, None).sum / batch.units
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+        clock.step(batch.units)
+    return {"losses": losses, **clock.numbers(), **memory.numbers()}
+
+
+class Clock:
+    """Supervised tokens a second, without the first steps."""
+
+    def __init__(self) -> None:
+        self.steps, self.tokens, self.started = 0, 0, time.perf_counter()
+
+    def step(self, tokens: int) -> None:
+        self.steps += 1
+        self.tokens += tokens
+        if self.steps == WARM_UP:
+            self.tokens, self.started = 0, time.perf_counter()
+
+    def numbers(self) -> dict[str, float]:
+        return {"tokens_per_second": self.tokens / (time.perf_counter() - self.started), "tokens": self.tokens}
+
+
+def train_trl(options: argparse.Namespace) -> dict[str, Any]:
+    """TRL's SFTTrainer at its defaults over the same rows, as conversations so that it uses the template."""
+    import torch
+    from datasets import Dataset
+    from peft import LoraConfig
+    from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+    from trl import SFTConfig, SFTTrainer
+
+    steps = options.steps
+    data = Dataset.from_list([
+        {
+            "prompt": [{"role": "user", "content": row["prompt"]}],
+            "completion": [{"role": "assistant", "content": row["completion"]}],
+        }
+        for row in rows(steps)
+    ])  # fmt: skip
+    tokenizer = AutoTokenizer.from_pretrained(options.weights)
+    model = AutoModelForCausalLM.from_pretrained(options.weights, dtype=torch.float32)
+    clock = Clock()
+
+    class Watch(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **keywords: Any) -> None:
+            clock.step(units.pop(0))
+
+    config = SFTConfig(
+        output_dir=str(options.job), completion_only_loss=True, max_steps=steps,
+        per_device_train_batch_size=BATCH,
+        learning_rate=RATE, lr_scheduler_type="constant", logging_steps=1, save_strategy="no", report_to=[],
+        bf16=False, use_cpu=True, seed=SEED, train_sampling_strategy="sequential", disable_tqdm=True,
+        max_length=1024,
+    )  # fmt: skip
+    torch.manual_seed(SEED)
+    lora = LoraConfig(task_type="CAUSAL_LM", r=8, lora_alpha=16, lora_dropout=0.0, target_modules="all-linear")
+    trainer = SFTTrainer(
+        model=model, args=config, train_dataset=data, processing_class=tokenizer, peft_config=lora,
+        callbacks=[Watch()],
+    )  # fmt: skip
+    labels = trainer.train_dataset["labels"]
+    trained = [sum(label != -100 for label in row[1:]) for row in labels]
+    units = [sum(trained[step * BATCH : (step + 1) * BATCH]) for step in range(steps)]
+    memory = Memory()
+    clock.started = time.perf_counter()
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    return {"losses": losses, **clock.numbers(), **memory.numbers()}
+
+
+def converted_weights() -> Path:
+    """The GGUF package as a transformers folder, made once."""
+    from app_trainer_sdk.handle import Run
+    from trainer_images.text import weights
+    from trainer_images.text.models import MODELS
+
+    source = MODELS[0].weights["base"]
+    spec = importlib.util.find_spec(source.package.replace("-", "_"))
+    if spec is None or not spec.submodule_search_locations:
+        raise importlib.metadata.PackageNotFoundError(source.package)
+    folder = ROOT / ".cache/benchmarks" / source.sha256[:16]
+    if not folder.is_dir():
+        beside = folder.with_name(f"{folder.name}.{os.getpid()}")
+        beside.mkdir(parents=True)
+        file = Path(spec.submodule_search_locations[0]) / source.file
+        run = Run(
+            settings=None,
+            model=MODELS[0],
+            method="lora",
+            directory=beside,
+            cache=beside,
+            weights={"base": file},
+        )
+        weights.convert(run, beside)
+        beside.rename(folder)
+    return folder
+
+
+SIDES = {"ours": train_ours, "trl": train_trl}
+
+if __name__ == "__main__":
+    main()

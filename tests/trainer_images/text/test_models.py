@@ -1,0 +1,25 @@
+"""The catalog of the text image."""
+
+from __future__ import annotations
+
+import re
+
+from trainer_images.text.models import MODELS
+from trainer_images.text.weights import _file_digest
+
+
+def test_every_row_is_pinned_licensed_and_has_declared_floors():
+    """A row names a commit, a licence and the three floors, which nobody has measured yet."""
+    for row in MODELS:
+        assert re.fullmatch(r"[0-9a-f]{40}", row.weights["base"].revision)
+        assert row.licence == "Apache-2.0"
+        assert {"lora", "full", "inference"} == set(row.floors)
+        assert {"declared"} == {floor.grade for floor in row.floors.values()}
+
+
+def test_the_package_carries_the_file_the_row_names(gguf_file):
+    """Digest and size of the GGUF file are those of the row."""
+    source = MODELS[0].weights["base"]
+
+    assert source.sha256 == _file_digest(gguf_file)
+    assert source.size_bytes == gguf_file.stat().st_size

@@ -1,0 +1,89 @@
+"""Reading JSONL: rows, and errors that say where."""
+
+from __future__ import annotations
+
+import pytest
+
+from app_trainer_sdk.errors import BadData, BadJob, InputMissing
+from trainer_images.text.rows import read_rows
+
+GOOD = {"prompt": "Define: Zeal", "completion": "A nervous disorder."}
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('{"prompt": "a", ', ["dataset.jsonl:2", "invalid JSON", "column"]),
+        ("[1, 2]", ["dataset.jsonl:2", "list"]),
+        ({"completion": "x"}, ["dataset.jsonl:2", "'prompt'", "/hyperparameters/prompt_field"]),
+        ({"prompt": "x"}, ["dataset.jsonl:2", "'completion'", "/hyperparameters/completion_field"]),
+        ({"prompt": "x", "completion": 7}, ["dataset.jsonl:2", "'completion'", "int"]),
+        ({"prompt": None, "completion": "x"}, ["dataset.jsonl:2", "'prompt'", "null"]),
+        ({"prompt": "x", "completion": "  "}, ["dataset.jsonl:2", "'completion'", "no answer"]),
+        ({"prompt": "x", "completion": []}, ["dataset.jsonl:2", "'completion'", "no answer"]),
+        ({"messages": "hello"}, ["dataset.jsonl:2", "'messages'", "str"]),
+        ({"messages": [{"role": "user", "content": "x"}]}, ["dataset.jsonl:2", "'messages'", "no answer"]),
+        ({"messages": [{"role": "robot", "content": "x"}]}, ["dataset.jsonl:2", "'messages'[0]", "'robot'"]),
+        ({"messages": [{"role": "user", "content": 1}]}, ["dataset.jsonl:2", "'messages'[0]", "int"]),
+        ({"messages": ["x"]}, ["dataset.jsonl:2", "'messages'[0]", "str"]),
+    ],
+)
+def test_a_wrong_row_names_file_line_and_field(make_run, line, words):
+    """The message says which line of which file, which field, and what was found."""
+    with pytest.raises(BadData) as caught:
+        read_rows(make_run([GOOD, line]), "dataset")
+
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
+def test_bytes_that_are_not_utf8_name_their_line(make_run):
+    """Latin-1 text is refused with the line and the column of the first wrong byte."""
+    data = b'{"prompt": "a", "completion": "b"}\n{"prompt": "caf\xe9", "completion": "b"}\n'
+
+    with pytest.raises(BadData, match=r"dataset.jsonl:2: byte 0xe9 at column 16"):
+        read_rows(make_run(data), "dataset")
+
+
+@pytest.mark.parametrize("data", [b"", b"\n \n"])
+def test_an_empty_file_is_refused(make_run, data):
+    """A file without rows names the input."""
+    with pytest.raises(BadData, match="/inputs/dataset"):
+        read_rows(make_run(data), "dataset")
+
+
+def test_blank_lines_and_a_byte_order_mark_do_no_harm(make_run):
+    """They are passed over, and line numbers stay those of the file."""
+    line = b'{"prompt": "a", "completion": "b"}'
+    rows = read_rows(make_run(b"\xef\xbb\xbf" + line + b"\n\n" + line), "dataset")
+
+    assert [row.place for row in rows] == ["dataset.jsonl:1", "dataset.jsonl:3"]
+
+
+def test_conversations_train_every_answer_and_completions_only_theirs(make_run):
+    """In messages each assistant turn is trained; answers inside a prompt are not."""
+    talk = [
+        {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"},
+        {"role": "user", "content": "c"}, {"role": "assistant", "content": "d"},
+    ]  # fmt: skip
+    rows = read_rows(make_run([{"messages": talk}, {"prompt": talk[:3], "completion": talk[3:]}]), "dataset")
+
+    assert [row.trained for row in rows] == [[1, 3], [3]]
+    assert [row.reference for row in rows] == ["d", "d"]
+    assert tuple(talk[:3]) == rows[0].prompt
+
+
+def test_a_folder_is_read_by_its_only_file_or_the_one_named(make_run, tmp_path):
+    """Two files need dataset_file; a path that leaves the folder is refused."""
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "a.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
+
+    assert len(read_rows(make_run(data), "dataset")) == 1
+    (data / "b.jsonl").write_text('{"prompt": "a", "completion": "b"}\n' * 2)
+    assert len(read_rows(make_run(data, dataset_file="b.jsonl"), "dataset")) == 2
+    with pytest.raises(BadJob, match="dataset_file"):
+        read_rows(make_run(data), "dataset")
+    with pytest.raises(BadJob, match="outside"):
+        read_rows(make_run(data, dataset_file="../dataset.jsonl"), "dataset")
+    with pytest.raises(InputMissing):
+        read_rows(make_run(data, dataset_file="c.jsonl"), "dataset")

@@ -1,0 +1,130 @@
+"""Rows as tokens: what is trained, what is cut, and what is refused before any weight is loaded."""
+
+from __future__ import annotations
+
+import numpy
+import pytest
+
+from app_trainer_sdk.errors import BadData
+from trainer_images.text import batches
+from trainer_images.text.tokens import TokenRow, read_tokens
+
+ALL = {"validation_share": 0.0, "test_share": 0.0}
+SHORT = {"prompt": "Define: Zeal", "completion": "A nervous disorder."}
+
+
+def test_i2_when_every_trained_token_is_cut_the_setting_is_named(make_run, tokenized, folder):
+    """Prompts longer than max_length 4 fail before step 1, naming max_length, though truncation is allowed."""
+    run = make_run([SHORT] * 3, base=folder, max_length=4, **ALL)
+
+    with pytest.raises(BadData, match=r"all 3 training rows .* /hyperparameters/max_length"):
+        tokenized(run)
+
+
+def test_i2_a_masked_row_is_counted_and_keeps_its_place(make_run, tokenized, folder):
+    """One row whose answer is cut away is counted as masked; it stays as an empty row."""
+    long = {"prompt": "word " * 80, "completion": "x"}
+    run = make_run([SHORT, long, SHORT], base=folder, max_length=60, **ALL)
+    facts = tokenized(run)
+    dataset = read_tokens(run, "train")
+
+    assert (facts["train"]["rows"], facts["train"]["masked"], facts["train"]["cut"]) == (3, 1, 1)
+    assert facts["untrained_share"] == pytest.approx(1 / 3)
+    assert [len(dataset.item(index).ids) == 0 for index in range(3)] == [False, True, False]
+
+
+def test_only_the_answer_is_trained(make_run, tokenized, folder, tokenizer):
+    """Trained are the completion and the end of its turn; the rest is the prompt as a user sends it."""
+    run = make_run([SHORT], base=folder, **ALL)
+    tokenized(run)
+    row = read_tokens(run, "train").item(0)
+
+    assert tokenizer.decode(row.ids[row.trained]) == "A nervous disorder.<|im_end|>\n"
+    assert tokenizer.decode(row.ids[~row.trained]).endswith(
+        "<|im_start|>user\nDefine: Zeal<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+def test_every_answer_of_a_conversation_is_trained(make_run, tokenized, folder, tokenizer):
+    """In a conversation of two answers both are trained, and nothing else."""
+    talk = [("user", "Hi"), ("assistant", "Hello."), ("user", "Bye"), ("assistant", "So long.")]
+    run = make_run([{"messages": [{"role": a, "content": b} for a, b in talk]}], base=folder, **ALL)
+    tokenized(run)
+    row = read_tokens(run, "train").item(0)
+
+    assert tokenizer.decode(row.ids[row.trained]) == "Hello.<|im_end|>\nSo long.<|im_end|>\n"
+
+
+@pytest.mark.parametrize(("on_long", "kept"), [("truncate", 50), ("skip", 0)])
+def test_long_rows_are_cut_or_left_out(make_run, tokenized, folder, on_long, kept):
+    """A row longer than max_length is cut to it, or left out as an empty row, and counted."""
+    long = {"prompt": "Define: Zeal", "completion": "word " * 80}
+    run = make_run([SHORT, long], base=folder, max_length=50, on_long=on_long, **ALL)
+    facts = tokenized(run)["train"]
+
+    assert kept == len(read_tokens(run, "train").item(1).ids)
+    assert (facts["cut"] + facts["skipped"], facts["masked"]) == (1, 0)
+
+
+def test_long_rows_may_stop_the_job(make_run, tokenized, folder):
+    """With on_long "error" the first long row is named with its length."""
+    run = make_run([SHORT], base=folder, max_length=8, on_long="error", **ALL)
+
+    with pytest.raises(BadData, match=r"dataset.jsonl:1: \d+ tokens; .* /hyperparameters/max_length"):
+        tokenized(run)
+
+
+def test_a_split_without_rows_is_an_empty_dataset(make_run, tokenized, folder):
+    """Asking for a split that does not exist gives no row and no error."""
+    run = make_run([SHORT], base=folder, **ALL)
+    tokenized(run)
+
+    assert [len(read_tokens(run, name)) for name in ("train", "validation", "elsewhere")] == [1, 0, 0]
+
+
+def test_a_conversation_the_template_refuses_names_its_row(make_run, tokenized, folder, tokenizer):
+    """A template's own refusal is told as an error of the row."""
+    from trainer_images.text import prompts
+    from trainer_images.text.rows import read_rows
+
+    tokenizer.chat_template, kept = "{{ raise_exception('roles must alternate') }}", tokenizer.chat_template
+    try:
+        row = read_rows(make_run([SHORT]), "dataset")[0]
+        with pytest.raises(BadData, match=r"dataset.jsonl:1: .*roles must alternate"):
+            prompts.segments(tokenizer, row)
+        tokenizer.chat_template = None
+        assert [each.text for each in prompts.segments(tokenizer, row)] == [
+            "Define: Zeal",
+            "A nervous disorder.<|im_end|>",
+        ]
+    finally:
+        tokenizer.chat_template = kept
+
+
+def test_collate_lays_rows_end_to_end():
+    """Positions restart in each row, targets are the trained tokens, and nothing after the last is read."""
+    first = TokenRow(numpy.array([5, 6, 7, 8], numpy.int32), numpy.array([False, False, True, False]))
+    second = TokenRow(numpy.array([1, 2, 3], numpy.int32), numpy.array([False, True, True]))
+    batch = batches.collate([first, second])
+
+    assert batch.tensors["input_ids"].tolist() == [[5, 6, 1, 2]]
+    assert batch.tensors["position_ids"].tolist() == [[0, 1, 0, 1]]
+    assert (batch.tensors["positions"].tolist(), batch.tensors["targets"].tolist()) == ([1, 2, 3], [7, 2, 3])
+    assert (batch.host["lengths"], batch.units) == ([2, 2], 3)
+
+
+def test_the_largest_batch_is_full_and_trained(make_run):
+    """Every row has max_length tokens, of which only the first is not trained."""
+    batch = batches.largest_batch(make_run(max_length=16), 3)
+
+    assert (batch.host["lengths"], batch.units) == ([15, 15, 15], 45)
+
+
+def test_show_tells_what_is_read_and_what_is_trained(make_run, tokenized, folder):
+    """A person sees the text of a row and the part the model has to say."""
+    run = make_run([SHORT], base=folder, **ALL)
+    tokenized(run)
+    (shown,) = batches.show(run, batches.collate([read_tokens(run, "train").item(0)]))
+
+    assert "Define: Zeal" in shown["read"]
+    assert shown["trained"] == "A nervous disorder.<|im_end|>\n"
