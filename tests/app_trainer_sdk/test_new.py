@@ -105,7 +105,7 @@ def test_the_trainer_stays_about_sixty_lines():
     text = (TEMPLATE / "example_digits" / "trainer.py").read_text()
     lines = [line.strip() for line in text.splitlines()]
 
-    assert len([line for line in lines if line and not line.startswith(('"""', "#"))]) <= 65
+    assert len([line for line in lines if line and not line.startswith(('"""', "#"))]) <= 70
 
 
 def test_the_package_trains_without_being_installed(tmp_path):

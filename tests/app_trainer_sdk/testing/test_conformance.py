@@ -170,7 +170,7 @@ def test_equal_lives_keep_the_promise_whatever_time_they_took(tmp_path):
     ("killed", "told"),
     [
         ({"loss": 2.0}, "resumed after update 3, loss of step 1 in metrics.jsonl is 2.0 and not 1.0"),
-        ({"weights": b"v"}, "the artifact's file weights/model differs"),
+        ({"weights": b"v"}, "equal metrics gave another file weights/model of the artifact"),
         ({"code": 70, "failure": {"message": "no such tensor"}}, "ended with code 70: no such tensor"),
     ],
 )

@@ -11,9 +11,20 @@ from pathlib import Path
 from typing import Any, ClassVar, final
 
 from app_trainer_sdk import (
-    JSON, Artifact, Batch, Dataset, Hyperparameters, Input, LossTerms, ModelRow, Modules, Run, Snapshot,
-    SupervisedTrainer, setting,
-)  # fmt: skip
+    JSON,
+    Artifact,
+    Batch,
+    Dataset,
+    Hyperparameters,
+    Input,
+    LossTerms,
+    ModelRow,
+    Modules,
+    Run,
+    Snapshot,
+    SupervisedTrainer,
+    setting,
+)
 
 
 class ExampleDigitsHyperparameters(Hyperparameters):
