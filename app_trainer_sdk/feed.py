@@ -109,9 +109,7 @@ class Feed:
                 started = time.perf_counter()
                 window = self.order.window(position)
                 shares = self._share(window)
-                microbatches = [
-                    Microbatch(next(batches), number, end - start) for number, start, end in shares
-                ]
+                microbatches = [Microbatch(next(batches), number, end - start) for number, start, end in shares]
                 yield LoadedWindow(window, microbatches, time.perf_counter() - started)
                 position = window.after
         finally:
@@ -145,9 +143,11 @@ class Feed:
         # A generator of its own: making a DataLoader iterator draws from torch's global one otherwise.
         generator = torch.Generator().manual_seed(derive_seed(self.rows.seed, "workers"))
         rows: Any = self.rows  # indexed by requests, which torch's annotations do not foresee
+        # Forked, whatever this Python's default is: a dataset and a run need not be picklable.
         loader: DataLoader[Batch] = DataLoader(
             rows, batch_size=None, sampler=_Requests(self._requests), num_workers=self.workers,
-            generator=generator, worker_init_fn=_start_worker, collate_fn=_as_it_is, prefetch_factor=2,
+            generator=generator, multiprocessing_context="fork", worker_init_fn=_start_worker,
+            collate_fn=_as_it_is, prefetch_factor=2,
         )  # fmt: skip
         batches = iter(loader)
         try:

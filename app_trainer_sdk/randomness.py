@@ -59,7 +59,10 @@ class Random:
     @property
     def python(self) -> python_random.Random:
         """A ``random.Random``; the same one each time."""
-        generator: python_random.Random = self._once("python", lambda: python_random.Random(self.seed))
+        generator: python_random.Random = self._once(
+            "python",
+            lambda: python_random.Random(self.seed),  # noqa: S311 - augmentation, not secrets
+        )
         return generator
 
     @property
@@ -105,7 +108,7 @@ def seed_globals(seed: int, device: torch.device = CPU) -> None:
 
 @contextlib.contextmanager
 def global_seeds(seed: int, device: torch.device = CPU) -> Iterator[None]:
-    """Seed the global generators of python, numpy, torch and ``device`` inside; afterwards all are as before."""
+    """Seed the global generators of python, numpy, torch and ``device``, and put them back afterwards."""
     states = python_random.getstate(), numpy.random.get_state(), torch.get_rng_state()
     on_device = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
     seed_globals(seed, device)

@@ -17,7 +17,7 @@ from app_trainer_sdk.values import LossTerms, Modules
 
 PLAIN = {
     "optimizer": "sgd", "beta1": 0.0, "learning_rate": 1.0, "schedule": "constant", "warmup_updates": 0,
-    "max_gradient_norm": 0.0, "evaluate_every": 0,
+    "max_gradient_norm": 0.0, "evaluate_every": 0, "checkpoint_every": 1000,
 }  # fmt: skip
 SCALED = {"mixed_precision": "fp16"}  # the loss scale of fp16 around fp32 arithmetic
 
@@ -247,8 +247,8 @@ class TestNonFinite:
 
         trainer = make_trainer(lambda run: Scalars(0.0), loss, [1.0, 2.0, 3.0, 4.0] * 8)
         training = open_training(
-            trainer, tmp_path, updates=100, global_batch=4, checkpoint_every=1, nonfinite_limit=3,
-            **{**PLAIN, "learning_rate": 1e6},
+            trainer, tmp_path, updates=100, global_batch=4, nonfinite_limit=3,
+            **{**PLAIN, "learning_rate": 1e6, "checkpoint_every": 1},
         )  # fmt: skip
         with pytest.raises(
             Diverged, match=r"3 updates in a row after update \d+ had a non-finite loss"
@@ -261,14 +261,18 @@ class TestNonFinite:
         assert [line["applied"] for line in training.metrics()[-3:]] == [False] * 3
 
     def test_weights_that_are_not_finite_are_never_saved(self, tmp_path):
-        """N1: an update whose gradient is finite and whose weights are not leaves the last checkpoint newest."""
+        """N1: an update whose gradient is finite and whose weights are not saves nothing."""
         trainer = make_trainer(
             lambda run: Scalars(3e38),
             lambda modules, values, random: -3e28 * (modules.root.w - modules.root.w.detach()).sum(),
             [0] * 4,
         )
         training = open_training(
-            trainer, tmp_path, updates=3, global_batch=1, checkpoint_every=1, **{**PLAIN, "learning_rate": 1e9}
+            trainer,
+            tmp_path,
+            updates=3,
+            global_batch=1,
+            **{**PLAIN, "learning_rate": 1e9, "checkpoint_every": 1},
         )
         with pytest.raises(Diverged, match="after update 2 the weight w is not finite"):
             drive(training)

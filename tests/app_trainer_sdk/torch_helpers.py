@@ -278,7 +278,7 @@ def in_new_process(function: Callable[..., Any], *arguments: Any) -> Any:
     The processes are forked from a server that has imported torch once and done nothing else.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch_helpers"])
+    context.set_forkserver_preload(["torch", "app_trainer_sdk.drive", "app_trainer_sdk.supervised", "pytest"])
     ours, theirs = context.Pipe(duplex=False)
     source = sys.modules[function.__module__].__file__
     process = context.Process(target=_child, args=(theirs, source, function.__name__, arguments))
