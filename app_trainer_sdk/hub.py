@@ -24,7 +24,8 @@ def download_snapshot(repository: str, revision: str, cache: Path) -> Path:
         )
     except Exception as error:  # noqa: BLE001 - many kinds, one meaning: the weights are not to be had
         raise DependencyUnavailable(
-            f"{repository}@{revision}: {type(error).__name__}: {str(error)[:200]}", expected="the Hub to answer",
+            f"{repository}@{revision}: {type(error).__name__}: {str(error)[:200]}",
+            expected="the Hub to answer",
             setting="/weights to a local folder",
-        ) from None  # fmt: skip
+        ) from None
     return Path(folder)

@@ -148,7 +148,8 @@ def resolve_plan(
         rows=data.rows, updates_per_epoch=per_epoch, replicas=replicas,
         threads=max(1, device.cores // replicas) if device.kind == "cpu" else device.cores,
         precision=str(knobs["mixed_precision"].effective), device=f"{device.kind}: {device.name}",
-        batch=batch_equation(micro, steps, replicas) + " examples per update", settings=dict(sorted(knobs.items())),
+        batch=batch_equation(micro, steps, replicas) + " examples per update",
+        settings=dict(sorted(knobs.items())),
     )  # fmt: skip
 
 
@@ -161,9 +162,10 @@ def updates_per_epoch(rows: int, global_batch: int, minimum_rows: int = 1) -> in
 def plan_lines(plan: Plan) -> list[str]:
     """The plan as a person reads it."""
     rows = "" if plan.rows is None else f" of {plan.rows:,} rows ({plan.updates_per_epoch:,} updates a pass)"
+    seen = f"{plan.updates:,} updates × {plan.examples_per_update:,} = {plan.examples_seen:,} examples seen"
     lines = [
         f"plan: {plan.trainer} {plan.trainer_version}, {plan.model}, {plan.method}, on {plan.device}",
-        f"  {plan.updates:,} updates × {plan.examples_per_update:,} = {plan.examples_seen:,} examples seen{rows}",
+        f"  {seen}{rows}",
         f"  microbatch × accumulation × replicas: {plan.batch}",
     ]
     for name, knob in plan.settings.items():
@@ -238,9 +240,10 @@ def _refuse_too_few(micro: int, data: DataFacts) -> None:
     """A trainer with batch norm cannot train on one row: told before anything is computed."""
     if data.rows is not None and data.rows < data.minimum_rows:
         raise BadData(
-            f"the training split has {data.rows} rows", expected=f"at least {data.minimum_rows}, as the trainer needs",
+            f"the training split has {data.rows} rows",
+            expected=f"at least {data.minimum_rows}, as the trainer needs",
             setting="the dataset",
-        )  # fmt: skip
+        )
     if micro < data.minimum_rows:
         expected = f"at least {data.minimum_rows}, the fewest rows this trainer can train on at once"
         wrong = Problem("/hyperparameters/microbatch", str(micro), expected)

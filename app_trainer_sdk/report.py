@@ -1,4 +1,7 @@
-"""Owns ``report.md``: how a job went, for a person. It reads files of the job's directory and computes nothing new."""
+"""Owns ``report.md``: how a job went, for a person.
+
+It reads files of the job's directory, computes nothing new, and must not know how they were made.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,8 @@ def _head(layout: JobDirectory, result: Mapping[str, Any]) -> Iterator[str]:
         yield ""
         yield f"**{failure['message']}**"
         yield ""
-        yield f"Phase {failure['phase'] or 'unknown'}; origin {failure['origin']}; another try: {failure['retry']}."
+        phase = failure["phase"] or "unknown"
+        yield f"Phase {phase}; origin {failure['origin']}; another try: {failure['retry']}."
     yield ""
 
 
@@ -56,11 +60,14 @@ def _training(layout: JobDirectory, result: Mapping[str, Any]) -> Iterator[str]:
     yield "## Training"
     yield ""
     yield f"* updates: {made[-1]['step']}, loss {_number(made[0]['loss'])} → {_number(made[-1]['loss'])}"
-    yield f"* examples: {sum(line['examples'] for line in made):,}, units: {sum(line['units'] for line in made):,.0f}"
-    yield f"* time in updates: {seconds_text(seconds)}, waiting for data {100 * waited / max(seconds, 1e-9):.1f} %"
+    examples, units = (sum(line[name] for line in made) for name in ("examples", "units"))
+    yield f"* examples: {examples:,}, units: {units:,.0f}"
+    share = 100 * waited / max(seconds, 1e-9)
+    yield f"* time in updates: {seconds_text(seconds)}, waiting for data {share:.1f} %"
     for line in lines:
         if not line["applied"]:
-            yield f"* not applied after update {line['step']}: {line.get('why', '')} {', '.join(line.get('nonfinite', []))}"
+            names = ", ".join(line.get("nonfinite", []))
+            yield f"* not applied after update {line['step']}: {line.get('why', '')} {names}".rstrip()
     yield ""
 
 

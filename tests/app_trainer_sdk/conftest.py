@@ -169,10 +169,14 @@ def start_toy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartToy]:
     runs: list[ToyRun] = []
 
     def start(
-        *, again: ToyRun | None = None, environment: Mapping[str, str] | None = None,
-        document: Mapping[str, Any] | None = None, shell: str = "{}", terminal: int | None = None,
+        *,
+        again: ToyRun | None = None,
+        environment: Mapping[str, str] | None = None,
+        document: Mapping[str, Any] | None = None,
+        shell: str = "{}",
+        terminal: int | None = None,
         **hyperparameters: Any,
-    ) -> ToyRun:  # fmt: skip
+    ) -> ToyRun:
         folder = again.job.parent if again else tmp_path_factory.mktemp("toy")
         job = folder / "job.json"
         asked = json.loads(job.read_text()) if again else {**TOY, "hyperparameters": hyperparameters}
@@ -193,10 +197,15 @@ def start_toy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartToy]:
         with output.open("wb") as file:
             stream = file if terminal is None else terminal
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL if terminal is None else terminal, stdout=stream, stderr=stream,
-                env={**inherited, **quick, **(environment or {})}, cwd=folder,
-                start_new_session=terminal is not None, preexec_fn=_take_terminal if terminal is not None else None,
-            )  # fmt: skip
+                command,
+                stdin=subprocess.DEVNULL if terminal is None else terminal,
+                stdout=stream,
+                stderr=stream,
+                env={**inherited, **quick, **(environment or {})},
+                cwd=folder,
+                start_new_session=terminal is not None,
+                preexec_fn=_take_terminal if terminal is not None else None,
+            )
         runs.append(ToyRun(folder / "dir", job, process, output, shell))
         return runs[-1]
 

@@ -17,9 +17,15 @@ CPU = DeviceFacts("cpu", "a processor", bf16=False, cores=4, kernels="AVX2")
 
 def identity(device: DeviceFacts = CPU, fingerprint: str = "f", **asked: Any) -> dict[str, Any]:
     plan = resolve_plan(
-        Hyperparameters.read({"updates": 100, **asked}), trainer="t", trainer_version="1", model="m", method="full",
-        data=DataFacts(100), device=device, asked=asked,
-    )  # fmt: skip
+        Hyperparameters.read({"updates": 100, **asked}),
+        trainer="t",
+        trainer_version="1",
+        model="m",
+        method="full",
+        data=DataFacts(100),
+        device=device,
+        asked=asked,
+    )
     return describe_identity(plan, fingerprint=fingerprint, weights={"base": "r1"}, device=device)
 
 
@@ -44,8 +50,12 @@ def test_every_difference_is_told_at_once():
     told = {problem.pointer: str(problem) for problem in caught.value.problems}
 
     assert {
-        "dataset", "threads", "settings/seed", "settings/microbatch", "settings/global_batch"
-    } == told.keys()  # fmt: skip
+        "dataset",
+        "threads",
+        "settings/seed",
+        "settings/microbatch",
+        "settings/global_batch",
+    } == told.keys()
     assert told["settings/seed"] == "settings/seed: found 7; expected 42, as in the checkpoint"
     assert "this start differs from step-00000400" in str(caught.value)
 

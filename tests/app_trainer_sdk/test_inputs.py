@@ -20,7 +20,7 @@ from app_trainer_sdk.errors import (
     InputMissing,
     StopRequested,
     TrainerError,
-)  # fmt: skip
+)
 from app_trainer_sdk.inputs import fetch, fetch_inputs, fetch_weights, local_path
 from app_trainer_sdk.job import FileReference, read_job
 
@@ -129,9 +129,14 @@ def test_a_name_from_a_url_stays_in_its_folder(tmp_path: Path, serve: Any, last:
 
 @pytest.mark.parametrize(
     ("status", "kind", "code"),
-    [(404, InputMissing, 66), (403, InputMissing, 66), (410, InputMissing, 66), (500, DependencyUnavailable, 69),
-     (503, DependencyUnavailable, 69)],
-)  # fmt: skip
+    [
+        (404, InputMissing, 66),
+        (403, InputMissing, 66),
+        (410, InputMissing, 66),
+        (500, DependencyUnavailable, 69),
+        (503, DependencyUnavailable, 69),
+    ],
+)
 def test_what_a_server_refuses(tmp_path: Path, serve: Any, status: int, kind: type[TrainerError], code: int):
     """Gone is the user's 66, out of order is a later try's 69; the query is in no message."""
     server = serve(lambda handler, request: reply(handler, status))

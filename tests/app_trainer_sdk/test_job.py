@@ -123,7 +123,8 @@ def test_yaml_says_the_same_as_json(tmp_path: Path):
 
 @given(
     st.recursive(
-        st.none() | st.booleans() | st.integers(-(10**12), 10**12) | st.floats(allow_nan=False, allow_infinity=False)
+        st.none() | st.booleans() | st.integers(-(10**12), 10**12)
+        | st.floats(allow_nan=False, allow_infinity=False)
         | st.text(st.characters(codec="ascii", categories=["L", "N", "P", "Zs"]), max_size=8),
         lambda below: st.lists(below, max_size=3) | st.dictionaries(st.sampled_from("abc"), below, max_size=3),
         max_leaves=8,

@@ -17,7 +17,7 @@ from app_trainer_sdk.errors import (
     Problem,
     StopRequested,
     TrainerError,
-)  # fmt: skip
+)
 from app_trainer_sdk.outcome import code_of, describe_failure, outcome_document, status_of
 
 
@@ -26,13 +26,13 @@ class OutOfMemoryError(RuntimeError):
 
 
 def chained(outer: Exception, inner: Exception) -> Exception:
-    try:
+    """``outer``, raised while ``inner`` was handled."""
+    with pytest.raises(type(outer)) as caught:
         try:
             raise inner
-        except Exception as error:
+        except type(inner) as error:
             raise outer from error
-    except Exception as error:
-        return error
+    return caught.value
 
 
 def test_statuses():
@@ -53,7 +53,12 @@ def test_statuses():
         (TrainerError("x"), 70, "system", "once"),
         (ValueError("x"), 70, "system", "once"),
         (MemoryError(), 71, "resource", "bigger host"),
-        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), 71, "resource", "bigger host"),
+        (
+            RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"),
+            71,
+            "resource",
+            "bigger host",
+        ),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), 71, "resource", "bigger host"),
         (OSError(errno.ENOSPC, "No space left on device"), 73, "resource", "bigger disk"),
         (chained(RuntimeError("saving failed"), OSError(errno.EDQUOT, "quota")), 73, "resource", "bigger disk"),
@@ -68,7 +73,7 @@ def test_statuses():
         (StopRequested("canceled"), 81, "user", "no"),
         (StopRequested("peer"), 72, "system", "yes"),
     ],
-)  # fmt: skip
+)
 def test_code_origin_and_retry_are_those_of_the_contract(
     error: BaseException, code: int, origin: str, retry: str
 ):
@@ -97,8 +102,11 @@ def test_the_failure_says_where_and_how():
     failure = describe_failure(chained(ValueError("x" * 1900), KeyError("k")), phase="train", step=7)
 
     assert (
-        failure["phase"], failure["step"], failure["exception"], len(failure["message"]),
-    ) == ("train", 7, "ValueError", 500)  # fmt: skip
+        failure["phase"],
+        failure["step"],
+        failure["exception"],
+        len(failure["message"]),
+    ) == ("train", 7, "ValueError", 500)
     assert len(failure["traceback"]) == 1500
     assert "traceback" not in describe_failure(TrainerError("x"))
     assert "traceback" not in describe_failure(StopRequested("interrupted"))

@@ -223,7 +223,8 @@ def test_a_precision_the_card_does_not_have_is_refused():
     st.fixed_dictionaries(
         {},
         optional={
-            "updates": st.integers(1, 999), "microbatch": st.integers(1, 9), "warmup_updates": st.integers(0, 9),
+            "updates": st.integers(1, 999), "microbatch": st.integers(1, 9),
+            "warmup_updates": st.integers(0, 9),
             "gradient_accumulation_steps": st.integers(1, 9), "torch_compile": st.sampled_from([True, "auto"]),
             "seed": st.integers(0, 9), "evaluate_every": st.integers(0, 9), "checkpoint_every": st.just("auto"),
         },

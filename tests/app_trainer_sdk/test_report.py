@@ -14,9 +14,15 @@ SUCCEEDED = {"job_id": "j", "attempt": 1, "status": "succeeded", "exit_code": 0,
 
 def metric(step: int, loss: float | None, **more: Any) -> dict[str, Any]:
     return {
-        "step": step, "loss": loss, "applied": True, "seconds": 30.0, "data_seconds": 3.0, "examples": 800,
-        "units": 4000.0, **more,
-    }  # fmt: skip
+        "step": step,
+        "loss": loss,
+        "applied": True,
+        "seconds": 30.0,
+        "data_seconds": 3.0,
+        "examples": 800,
+        "units": 4000.0,
+        **more,
+    }
 
 
 def put(path: Path, *rows: Any) -> None:
@@ -49,25 +55,56 @@ def test_a_job_that_did_nothing_has_a_head_alone(tmp_path: Path):
 def test_a_whole_report(tmp_path: Path):
     """Training, what was not applied, evaluation, memory, outputs, and before beside after."""
     layout = JobDirectory(tmp_path)
-    put(layout.metrics, metric(1, 4.0), metric(1, None, applied=False, nonfinite=["loss"], why="non-finite"),
-        metric(2, 3.5), metric(2, 1.0, applied=False))  # fmt: skip
-    put(layout.evaluations, {"step": 0, "split": "validation", "seconds": 1, "loss": 2.0},
-        {"step": 2, "split": "validation", "seconds": 1, "loss": 1.5, "error": None})  # fmt: skip
+    put(
+        layout.metrics,
+        metric(1, 4.0),
+        metric(1, None, applied=False, nonfinite=["loss"], why="non-finite"),
+        metric(2, 3.5),
+        metric(2, 1.0, applied=False),
+    )
+    put(
+        layout.evaluations,
+        {"step": 0, "split": "validation", "seconds": 1, "loss": 2.0},
+        {"step": 2, "split": "validation", "seconds": 1, "loss": 1.5, "error": None},
+    )
     side = {"resident": 300 << 20}
-    put(layout.phases, {"attempt": 1, "phase": "train", "seconds": 2.0, "peak": 400 << 20, "before": side,
-        "after": side, "verdict": "released", "reused": True})  # fmt: skip
+    put(
+        layout.phases,
+        {
+            "attempt": 1,
+            "phase": "train",
+            "seconds": 2.0,
+            "peak": 400 << 20,
+            "before": side,
+            "after": side,
+            "verdict": "released",
+            "reused": True,
+        },
+    )
     output = {"name": "weights", "path": "artifacts/weights", "bytes": 1596, "sha256": "ab"}
     comparison = [{"prompt": "LOVE\n n.", "before": "a", "after": {"b": 1}}]
-    write_report(layout, {**SUCCEEDED, "outputs": [output], "replay": {"asked": 2, "same": True},
-        "artifact": {"comparison": comparison}})  # fmt: skip
+    write_report(
+        layout,
+        {
+            **SUCCEEDED,
+            "outputs": [output],
+            "replay": {"asked": 2, "same": True},
+            "artifact": {"comparison": comparison},
+        },
+    )
     text = layout.report.read_text()
 
     for line in (
-        "* updates: 2, loss 4.0000 → 3.5000", "* examples: 1,600, units: 8,000",
-        "* time in updates: 2 min 0 s, waiting for data 10.0 %", "* not applied after update 1: non-finite loss",
-        "| update | split | error | loss |", "| 2 | validation | not finite | 1.5000 |",
+        "* updates: 2, loss 4.0000 → 3.5000",
+        "* examples: 1,600, units: 8,000",
+        "* time in updates: 2 min 0 s, waiting for data 10.0 %",
+        "* not applied after update 1: non-finite loss",
+        "| update | split | error | loss |",
+        "| 2 | validation | not finite | 1.5000 |",
         "| 1 | train | 2.0 | 400 | 300 → 300 | released, reused |",
-        "* `artifacts/weights`: 1,596 bytes, sha256 ab", "### LOVE n.", '* after: {"b": 1}',
+        "* `artifacts/weights`: 1,596 bytes, sha256 ab",
+        "### LOVE n.",
+        '* after: {"b": 1}',
         "* loaded again in a new process: 2 answers, all the same as before export",
-    ):  # fmt: skip
+    ):
         assert line in text.splitlines(), text

@@ -47,10 +47,20 @@ def test_a_finished_job_leaves_what_the_contract_says(finished: Any):
     there = {path.relative_to(finished.directory).as_posix() for path in finished.directory.rglob("*")}
 
     assert {
-        "job.json", "plan.json", "metrics.jsonl", "evaluations.jsonl", "phases.jsonl", "result.json", "report.md",
-        "artifacts/weights/model.safetensors", "checkpoints/step-00000012/manifest.json", "attempts/1/events.jsonl",
-        "attempts/1/terminal.json", "attempts/1/outcome-0.json", "attempts/1/logs/rank-0.log",
-    } <= there  # fmt: skip
+        "job.json",
+        "plan.json",
+        "metrics.jsonl",
+        "evaluations.jsonl",
+        "phases.jsonl",
+        "result.json",
+        "report.md",
+        "artifacts/weights/model.safetensors",
+        "checkpoints/step-00000012/manifest.json",
+        "attempts/1/events.jsonl",
+        "attempts/1/terminal.json",
+        "attempts/1/outcome-0.json",
+        "attempts/1/logs/rank-0.log",
+    } <= there
     assert not [name for name in there if name.endswith(".tmp")]
 
 
@@ -74,8 +84,16 @@ def test_one_metrics_line_for_each_update(finished: Any):
     assert list(range(1, 13)) == [line["step"] for line in lines]
     for line in lines:
         assert {
-            "step", "loss", "learning_rate", "gradient_norm", "units", "examples", "seconds", "data_seconds", "ids",
-        } <= line.keys()  # fmt: skip
+            "step",
+            "loss",
+            "learning_rate",
+            "gradient_norm",
+            "units",
+            "examples",
+            "seconds",
+            "data_seconds",
+            "ids",
+        } <= line.keys()
         assert (line["examples"], line["units"], line["applied"]) == (8, 8.0, True)
         assert line["loss"] == float(repr(line["loss"]))
 
@@ -91,7 +109,7 @@ def test_one_row_for_each_phase(finished: Any):
 
 
 def test_events_of_a_job_that_went_well(finished: Any):
-    """CASES J4: accepted first, progress before the end, the one terminal event last, and it is terminal.json."""
+    """CASES J4: accepted first, progress before the end, the one terminal event last, kept by itself."""
     events = finished.events()
     kinds = [event["type"] for event in events]
 

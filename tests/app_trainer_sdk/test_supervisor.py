@@ -185,7 +185,7 @@ def test_what_follows_a_stopped_run_does_not_run(stopped: Any):
 
 
 def test_a_killed_rank_is_told_with_its_signal(stopped: Any, start_toy: Any):
-    """CASES L3: 70 and a terminal event, in the same attempt as the start before, whose outcome is not taken."""
+    """CASES L3: 70 and a terminal event, in the attempt of the start before, whose outcome is not taken."""
     before = stopped.events()
     again = start_toy(again=stopped, environment={"APP_TRAINER_ATTEMPT": "1"})
     os.kill(again.rank(), signal.SIGKILL)
@@ -238,9 +238,12 @@ def test_a_run_that_diverges_keeps_its_last_finite_checkpoint(run_toy: Any):
     """CASES N1, J2: 82 though the callback is dead; the update is not applied, named, and no weight is NaN."""
     last = int(Order(40, 8, seed=42).permutation(0)[-1])
     toy = run_toy(
-        updates=20, blow_up_at=last, nonfinite_limit=1, checkpoint_every=2,
+        updates=20,
+        blow_up_at=last,
+        nonfinite_limit=1,
+        checkpoint_every=2,
         document={"callbacks": "http://127.0.0.1:9/dead?VerySecret"},
-    )  # fmt: skip
+    )
 
     assert toy.code == 82, toy.told()
     lines = [json.loads(line) for line in (toy.directory / "metrics.jsonl").read_text().splitlines()]
