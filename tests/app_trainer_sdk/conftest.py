@@ -17,6 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 TOY = {"trainer": "app_trainer_sdk.testing.toys:ToyTrainer", "model": "toy-mlp"}
@@ -153,10 +154,10 @@ def _take_terminal() -> None:
 
 def children(pid: int) -> list[int]:
     """Process ids of the children."""
-    listed = subprocess.run(
-        ["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, check=False, text=True
-    )
-    return [int(word) for word in listed.stdout.split()]
+    try:
+        return [each.pid for each in psutil.Process(pid).children()]
+    except psutil.NoSuchProcess:
+        return []
 
 
 StartToy = Callable[..., ToyRun]
