@@ -137,6 +137,12 @@ def _eight_bit_adamw(
 
 
 def _can_fuse(groups: Sequence[Mapping[str, Any]], device: torch.device) -> bool:
-    """Torch's fused kernels take floating-point parameters on the CPU and on CUDA."""
+    """Torch's fused kernels take floating-point parameters on CUDA.
+
+    On the CPU only full precision: in torch 2.13 its fused SGD writes wrong momentum, other at each run, for
+    bf16 and fp16 parameters. It may go when ``test_optim.py`` passes without it.
+    """
     everything = [parameter for group in groups for parameter in group["params"]]
-    return device.type in ("cpu", "cuda") and all(torch.is_floating_point(each) for each in everything)
+    if device.type == "cpu":
+        return all(each.dtype in (torch.float32, torch.float64) for each in everything)
+    return device.type == "cuda" and all(torch.is_floating_point(each) for each in everything)
