@@ -131,7 +131,7 @@ def open_training(
     Args:
         trainer_class: what to train.
         directory: the job's directory.
-        stop_at: number of the check at which somebody asks to stop; 0 for never.
+        stop_at: number of the check in training at which somebody asks to stop; 0 for never.
         settings: overrides after planning, for precision without its device.
         inputs, cache: as in a job.
         hyperparameters: as in a job.
@@ -140,7 +140,7 @@ def open_training(
     method, row = trainer.methods[0], trainer.models[0]
     defaults = {**trainer.defaults.get(method, {}), **row.defaults.get(method, {})}
     asked = trainer.hyperparameters_class.read({**defaults, **hyperparameters})
-    token = CountingToken(stop_at)
+    token = CountingToken()
     rows: list[Any] = []
     ledger = Ledger(StillProbe(), rows.append, policy="report")
     run = Run(
@@ -151,6 +151,7 @@ def open_training(
     resolved = plan.resolved(asked).model_copy(update=dict(settings or {}))
     run = Run(**{**vars(run), "settings": resolved, "dtype": DTYPES[plan.precision]})
     run_phases(trainer, run, ledger)
+    token.at, token.checks = stop_at, 0  # counted from the first update on
     directory.mkdir(parents=True, exist_ok=True)
     layout = JobDirectory(directory)
     store = CheckpointStore(layout.checkpoints, "test-job")
@@ -172,10 +173,14 @@ def drive(training: Training) -> None:
         training.layout, training.store, training.channel, training.token, training.plan, {"test": True},
         clock=time.perf_counter,
     )  # fmt: skip
+    threads = torch.get_num_threads()
+    torch.set_num_threads(training.plan.threads)
     try:
         Drive(training.trainer, training.run, desk).train(saved)
     except StopRequested:
         training.stopped = True
+    finally:
+        torch.set_num_threads(threads)
 
 
 class ListRows:
