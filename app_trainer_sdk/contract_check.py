@@ -14,6 +14,7 @@ from typing import Any
 from app_trainer_sdk.catalog import ModelRow
 from app_trainer_sdk.errors import Problem
 from app_trainer_sdk.hyperparameters import Hyperparameters
+from app_trainer_sdk.values import Input
 
 NAME_PATTERN = re.compile(r"[a-z][a-z0-9_.-]{0,63}")
 
@@ -29,7 +30,7 @@ def check_trainer_class(cls: type, *, bases: Sequence[type]) -> None:
         bases: the abstract bases a trainer may have.
     """
     base = _only_base(cls, bases)
-    for check in (_check_methods, _check_facts, _check_models, _check_defaults):
+    for check in (_check_methods, _check_attributes, _check_facts, _check_models, _check_defaults):
         for complaint in check(cls, base):
             raise TypeError(f"{cls.__qualname__}: {complaint}")
 
@@ -94,6 +95,15 @@ def _parameters(function: Callable[..., Any]) -> str:
     return str(signature.replace(parameters=bare, return_annotation=inspect.Signature.empty))
 
 
+def _check_attributes(cls: type, base: type) -> Iterator[str]:
+    """A misspelt attribute would leave the default in its place without a word."""
+    known = {name for klass in base.__mro__ for name in vars(klass).get("__annotations__", {})}
+    for name in vars(cls):
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
+        if not name.startswith("_") and name not in known and not _is_method(vars(cls)[name]) and near:
+            yield f"attribute {name} is not part of the contract: did you mean {near[0]}?"
+
+
 def _check_facts(cls: type, base: type) -> Iterator[str]:
     for name, example in (
         ("name", '"text"'), ("version", '"1"'), ("methods", '("lora", "full")'), ("models", "(ModelRow(...),)")
@@ -107,23 +117,47 @@ def _check_facts(cls: type, base: type) -> Iterator[str]:
     if not isinstance(facts["version"], str) or not facts["version"]:
         yield f"version is {facts['version']!r}: use a string such as \"1\""
     methods = facts["methods"]
-    if isinstance(methods, str) or not methods or not all(isinstance(each, str) for each in methods):
+    if not _are_names(methods) or "inference" in methods:
         yield f'methods is {methods!r}: use a tuple of names, the default first, such as ("lora", "full")'
     settings: Any = getattr(cls, "hyperparameters_class", None)
     if not (isinstance(settings, type) and issubclass(settings, Hyperparameters)):
         yield f"hyperparameters_class is {settings!r}: use Hyperparameters or a subclass of it"
-    for method, names in getattr(cls, "artifacts", {}).items():
+    yield from _check_tables(cls, methods)
+
+
+def _check_tables(cls: Any, methods: Sequence[str]) -> Iterator[str]:
+    if not isinstance(cls.artifacts, Mapping) or not isinstance(cls.defaults, Mapping):
+        yield 'artifacts and defaults are tables by method: write artifacts = {"full": ("weights",)}'
+        return
+    for method, names in cls.artifacts.items():
         if method not in methods:
             yield f"artifacts names the method {method!r}: methods has {', '.join(methods)}"
-        if isinstance(names, str) or not names:
+        if not _are_names(names):
             yield f'artifacts[{method!r}] is {names!r}: use a tuple of folder names, such as ("adapter",)'
     for method in methods:
-        if method not in getattr(cls, "artifacts", {}):
-            yield f'artifacts says nothing of the method {method!r}: write artifacts = {{"{method}": ("weights",)}}'
+        if method not in cls.artifacts:
+            fix = f'artifacts = {{"{method}": ("weights",)}}'
+            yield f"artifacts says nothing of the method {method!r}: write {fix}"
+    for name, described in cls.inputs.items():
+        if not isinstance(described, Input):
+            yield f"inputs[{name!r}] is {described!r}: use Input(description, required=...)"
+    if cls.preparation and not _are_names(cls.preparation):
+        yield f'preparation is {cls.preparation!r}: use a tuple of phase names, such as ("encode",)'
+
+
+def _are_names(values: Any) -> bool:
+    """A sequence of different plain names, which may become folders; a string or a set is not one."""
+    if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+        return False
+    plain = all(isinstance(each, str) and NAME_PATTERN.fullmatch(each) for each in values)
+    return plain and len(set(values)) == len(values)
 
 
 def _check_models(cls: type, base: type) -> Iterator[str]:
     models: Sequence[ModelRow] = vars(cls)["models"]
+    if not isinstance(models, Sequence):
+        yield f"models is {models!r}: use a tuple of at least one ModelRow"
+        return
     names = [row.name for row in models if isinstance(row, ModelRow)]
     if not names or len(names) != len(models):
         yield f"models is {models!r}: use a tuple of at least one ModelRow"

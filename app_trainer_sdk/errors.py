@@ -28,9 +28,9 @@ from __future__ import annotations
 import difflib
 import enum
 import errno
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 Origin = Literal["user", "system", "resource"]
 StopReason = Literal["interrupted", "deadline", "canceled", "peer"]
@@ -223,10 +223,18 @@ class StopRequested(BaseException):  # noqa: N818 - not an error: somebody asked
         self.checkpoint = checkpoint
         super().__init__(f"stop requested: {reason}")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _stop_again, (self.reason, self.checkpoint)
+
     @property
     def code(self) -> ExitCode:
         """The exit code this stop ends with, whether or not a checkpoint was saved."""
         return self.codes[self.reason]
+
+
+def _stop_again(reason: StopReason, checkpoint: bool) -> StopRequested:
+    """A stop request on the other side of a pickle, such as a loader worker's pipe."""
+    return StopRequested(reason, checkpoint=checkpoint)
 
 
 def is_disk_full(error: BaseException | None) -> bool:
@@ -234,17 +242,30 @@ def is_disk_full(error: BaseException | None) -> bool:
 
     safetensors reports an I/O error as text, so the number alone is not enough.
     """
+    return any(_says_disk_full(each) for each in origins(error))
+
+
+def origins(error: BaseException | None) -> Iterator[BaseException]:
+    """``error`` and everything it came from: causes, contexts and members of groups, each once."""
+    waiting = [error]
     seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        if isinstance(error, DiskFull):
-            return True
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return True
-        if "No space left on device" in str(error) or "os error 28" in str(error):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
+    while waiting:
+        here = waiting.pop()
+        if here is None or id(here) in seen:
+            continue
+        seen.add(id(here))
+        yield here
+        waiting += [here.__cause__, here.__context__]
+        if isinstance(here, BaseExceptionGroup):
+            waiting += here.exceptions
+
+
+def _says_disk_full(error: BaseException) -> bool:
+    if isinstance(error, DiskFull):
+        return True
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return True
+    return "No space left on device" in str(error) or "os error 28" in str(error)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -6,10 +6,9 @@ Torch-free: the supervisor writes an outcome for a rank that could not.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
 from typing import Any
 
-from app_trainer_sdk.errors import BadJob, ExitCode, StopRequested, TrainerError, is_disk_full
+from app_trainer_sdk.errors import BadJob, ExitCode, StopRequested, TrainerError, is_disk_full, origins
 
 MESSAGE_CHARACTERS = 500
 TRACEBACK_CHARACTERS = 1500
@@ -37,7 +36,7 @@ def code_of(error: BaseException) -> ExitCode:
         return error.code
     if is_disk_full(error):
         return ExitCode.DISK_FULL
-    return next(filter(None, map(_memory_code, _chain(error))), ExitCode.INTERNAL_ERROR)
+    return next(filter(None, map(_memory_code, origins(error))), ExitCode.INTERNAL_ERROR)
 
 
 def _memory_code(error: BaseException) -> ExitCode | None:
@@ -50,16 +49,6 @@ def _memory_code(error: BaseException) -> ExitCode | None:
     if isinstance(error, RuntimeError) and any(word in text for word in GPU_MEMORY_WORDS):
         return ExitCode.GPU_OUT_OF_MEMORY
     return None
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error and what it came from."""
-    seen: set[int] = set()
-    here: BaseException | None = error
-    while here is not None and id(here) not in seen:
-        seen.add(id(here))
-        yield here
-        here = here.__cause__ or here.__context__
 
 
 def _manners(code: ExitCode) -> tuple[str, str]:

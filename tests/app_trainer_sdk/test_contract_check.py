@@ -330,3 +330,45 @@ def test_every_refusal_is_one_line():
     """A sentence in a traceback's last line."""
     for changes in ({"zzz": _method}, {"artifacts": {}}, {"models": ()}, {"defaults": {"lora": {"seed": "x"}}}):
         assert re.fullmatch(r"Toy: [^\n]+", refusal(**changes))
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "sentence"),
+    [
+        ("artifcats", {"full": ("weights",)}, "did you mean artifacts"),
+        ("coupled_row", True, "did you mean coupled_rows"),
+        ("methods", {"full"}, "use a tuple of names"),
+        ("methods", ("full", "full"), "use a tuple of names"),
+        ("methods", ("inference",), "use a tuple of names"),
+        ("methods", 5, "use a tuple of names"),
+        ("models", None, "use a tuple of at least one ModelRow"),
+        ("artifacts", {"full": ("../x",)}, "use a tuple of folder names"),
+        ("artifacts", ["weights"], "tables by method"),
+        ("inputs", {"dataset": "x"}, "use Input"),
+        ("preparation", "encode", "use a tuple of phase names"),
+    ],
+)
+def test_an_attribute_of_the_wrong_kind_is_refused_with_its_fix(attribute, value, sentence):
+    """Attributes are checked when the class is written: misspelt ones, sets, bare strings, paths."""
+    body = _complete_body() | {attribute: value}
+    with pytest.raises(TypeError, match=sentence):
+        type("Written", (SupervisedTrainer,), body)
+
+
+def _complete_body():
+    def build_model(self, run, *, weights): ...
+    def dataset(self, run, split): ...
+    def collate(self, run, items): ...
+    def loss(self, modules, batch, random): ...
+    def largest_batch(self, run, rows): ...
+    def export(self, run, saved, directory): ...
+    def replay(self, run, directory, controls): ...
+
+    methods = {name: value for name, value in locals().items() if callable(value)}
+    facts = {"name": "written", "version": "1", "methods": ("full",), "models": (ModelRow("m", "M", 1),)}
+    return {**methods, **facts, "artifacts": {"full": ("weights",)}, "__module__": __name__}
+
+
+def test_a_complete_body_is_accepted():
+    """The body the refusals above start from is a good one."""
+    assert type("Written", (SupervisedTrainer,), _complete_body()).name == "written"
