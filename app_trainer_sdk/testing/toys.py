@@ -41,7 +41,9 @@ class ToyHyperparameters(Hyperparameters):
     dropout: Annotated[float, Field(ge=0, lt=1)] = setting(0.1, "Share of hidden values dropped.")
     noise: Annotated[float, Field(ge=0)] = setting(0.1, "Noise added to inputs and in the loss.")
     unit_free_share: Annotated[float, Field(ge=0, le=1)] = setting(0.0, "Share of rows that train nothing.")
-    sleep_seconds: Annotated[float, Field(ge=0)] = setting(0.0, "Time each microbatch takes at least.", unit="s")
+    sleep_seconds: Annotated[float, Field(ge=0)] = setting(
+        0.0, "Time each microbatch takes at least.", unit="s"
+    )
     blow_up_at: Annotated[int, Field(ge=-1)] = setting(-1, "Row whose loss is not a number; -1 for none.")
 
 
@@ -105,7 +107,9 @@ class ToyTrainer(SupervisedTrainer):
             "y": torch.stack([torch.as_tensor(item["y"]) for item in items]),
             "w": torch.tensor([item["w"] for item in items]),
         }
-        return Batch(tensors, units=sum(item["w"] for item in items), host={"sleep": run.settings.sleep_seconds})
+        return Batch(
+            tensors, units=sum(item["w"] for item in items), host={"sleep": run.settings.sleep_seconds}
+        )
 
     def loss(self, modules: Modules, batch: Batch, random: Random) -> LossTerms:
         import time
