@@ -77,7 +77,9 @@ def _put_in_place(beside: Path, folder: Path) -> None:
     try:
         beside.rename(folder)
     except OSError:
-        # Another job finished the same phase meanwhile: equal keys mean equal results.
+        # Another job finished the same phase meanwhile: equal keys mean equal results. Without its facts what
+        # stands there is what somebody's removal left, and no result.
         if not (folder / FACTS).is_file():
-            raise
+            remove_tree(folder)
+            beside.rename(folder)
     sync_directory(folder.parent)
