@@ -1,0 +1,54 @@
+"""The documents are true: quoted code is the code, generated pages are fresh, links lead somewhere."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+TEMPLATE = ROOT / "app_trainer_sdk" / "templates" / "trainer" / "example_digits"
+
+
+def test_write_a_trainer_quotes_the_code_that_new_writes():
+    """Every Python block of the page stands in the template, and no method of the template is left out."""
+    page = (ROOT / "docs" / "write-a-trainer.md").read_text()
+    code = (TEMPLATE / "trainer.py").read_text() + (TEMPLATE / "digits.py").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    told = "".join(blocks)
+
+    assert blocks
+    for block in blocks:
+        assert block.rstrip() in code
+    for method in ("build_model", "dataset", "collate", "loss", "export", "replay"):
+        assert f"def {method}(" in told
+
+
+def test_the_reference_is_generated_from_the_code():
+    """docs/reference/hyperparameters.md is what docs/make_reference.py writes."""
+    spec = importlib.util.spec_from_file_location("make_reference", ROOT / "docs" / "make_reference.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    assert module.TARGET.read_text(encoding="utf-8") == module.reference()
+
+
+def test_exit_codes_in_the_documents_are_those_of_the_code():
+    """The table names every code with its number."""
+    from app_trainer_sdk.errors import ExitCode
+
+    table = (ROOT / "docs" / "reference" / "exit-codes.md").read_text()
+    rows = dict(re.findall(r"^\| (\d+) \| (\w+) \|", table, flags=re.MULTILINE))
+
+    assert rows == {str(int(code)): code.name.lower() for code in ExitCode}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_between_pages_lead_somewhere(page):
+    """A relative link names a file that is there."""
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), target
