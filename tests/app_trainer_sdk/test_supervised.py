@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import math
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-from torch_helpers import drive, make_trainer, open_training, same_tensors, train
+from torch_helpers import as_bytes, drive, in_new_process, make_trainer, open_training, same_tensors, train
 
 from app_trainer_sdk import supervised
 from app_trainer_sdk.errors import BadData, Diverged, InternalError
@@ -493,6 +494,25 @@ class TestSeeds:
         assert not any(same_tensors(finals[0], finals[other]) for other in (1, 2))
         assert not same_tensors(finals[1], finals[2])
 
+    def test_two_processes(self, tmp_path):
+        """N4: seed 7 with a fresh head gives the same first and last weights in two processes."""
+        torch.rand(5)
+
+        assert in_new_process(_seeded_weights, str(tmp_path / "1")) == _seeded_weights(str(tmp_path / "2"))
+
+    @pytest.mark.parametrize("accumulation", [1, 4])
+    def test_rates_do_not_depend_on_accumulation(self, tmp_path, accumulation):
+        """H2: twelve updates with three of warm-up have the same rates at accumulation 1 and 4."""
+        training = train(
+            adapted_trainer(), tmp_path, updates=12, global_batch=8, microbatch=8 // accumulation,
+            gradient_accumulation_steps=accumulation,
+            **{**PLAIN, "schedule": "linear", "warmup_updates": 3, "learning_rate": 0.9},
+        )  # fmt: skip
+
+        assert [line["learning_rate"] for line in training.metrics()] == pytest.approx(
+            [0.3, 0.6, 0.9, *(0.1 * (9 - number) for number in range(9))]
+        )
+
     def test_what_ran_before_does_not_matter(self, tmp_path):
         """N4: draws from torch's global generator before a run do not change its first weights."""
         first = open_training(adapted_trainer(), tmp_path / "1", updates=1, global_batch=4, seed=7, **PLAIN)
@@ -501,3 +521,12 @@ class TestSeeds:
         other = supervised.begin(first.trainer, first.run, None)
 
         assert same_tensors(dict(one.modules.root.state_dict()), dict(other.modules.root.state_dict()))
+
+
+def _seeded_weights(directory):
+    training = open_training(adapted_trainer(), Path(directory), updates=2, global_batch=4, seed=7, **PLAIN)
+    state = supervised.begin(training.trainer, training.run, None)
+    first = {name: as_bytes(each) for name, each in state.modules.root.state_dict().items()}
+    drive(training)
+    last = {name: as_bytes(each) for name, each in training.snapshot().section("model").items()}
+    return first, last

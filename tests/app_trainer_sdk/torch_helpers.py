@@ -5,6 +5,7 @@ Nothing is patched: clock, stop token and channel are arguments of the driver.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import multiprocessing
@@ -28,9 +29,11 @@ from app_trainer_sdk.drive import Desk, Drive
 from app_trainer_sdk.errors import StopRequested
 from app_trainer_sdk.handle import Run
 from app_trainer_sdk.memory import Ledger, Reading
+from app_trainer_sdk.opening import Opened, identity_of
 from app_trainer_sdk.paths import JobDirectory
 from app_trainer_sdk.phases import run_phases
 from app_trainer_sdk.plan import DataFacts, DeviceFacts, Plan, resolve_plan
+from app_trainer_sdk.start import Start
 from app_trainer_sdk.values import Artifact, Batch, LossTerms, Modules, Snapshot
 
 CPU = torch.device("cpu")
@@ -149,7 +152,7 @@ def open_training(
     )  # fmt: skip
     plan = _plan(trainer, run, asked, hyperparameters)
     resolved = plan.resolved(asked).model_copy(update=dict(settings or {}))
-    run = Run(**{**vars(run), "settings": resolved, "dtype": DTYPES[plan.precision]})
+    run = dataclasses.replace(run, settings=resolved, dtype=DTYPES[plan.precision])
     run_phases(trainer, run, ledger)
     token.at, token.checks = stop_at, 0  # counted from the first update on
     directory.mkdir(parents=True, exist_ok=True)
@@ -253,6 +256,18 @@ def make_trainer(
     )
     made.trained = trained
     return made
+
+
+def drive_opened(opened: Opened, start: Start, plan: Plan, store: CheckpointStore, *, stop_at: int = 0) -> bool:
+    """Drive a job that was opened as a rank opens it; whether it was stopped."""
+    token = CountingToken(stop_at)
+    run = dataclasses.replace(opened.run, check=token.check)
+    desk = Desk(start.layout, store, RankChannel(None, token), token, plan, identity_of(opened, start, plan))
+    try:
+        Drive(opened.trainer, run, desk).train(None)
+    except StopRequested:
+        return True
+    return False
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
