@@ -288,8 +288,8 @@ def _duration(settings: Hyperparameters, per_epoch: int | None) -> dict[str, Eff
 def _cadence(settings: Hyperparameters, updates: int) -> dict[str, Effective]:
     choices = {
         "warmup_updates": (-(-updates * 3 // 100), "3 % of the updates"),
-        "evaluate_every": (max(1, updates // 4), "four times in the run"),
-        "checkpoint_every": (max(1, updates // 10), "ten times in the run"),
+        "evaluate_every": (-(-updates // 4), "four times in the run"),
+        "checkpoint_every": (-(-updates // 10), "ten times in the run"),
     }
     return {name: _choose(settings, name, *choice) for name, choice in choices.items()}
 
