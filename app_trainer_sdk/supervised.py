@@ -19,6 +19,7 @@ from app_trainer_sdk import optim
 from app_trainer_sdk.errors import BadData, Diverged, InternalError
 from app_trainer_sdk.feed import Feed, LoadedWindow, Microbatch, Rows, to_device
 from app_trainer_sdk.hyperparameters import Hyperparameters
+from app_trainer_sdk.model_state import Buffers, load_tensors, saved_tensors, ties
 from app_trainer_sdk.order import Order, cut
 from app_trainer_sdk.randomness import Random, derive_seed, global_seeds, seed_torch
 from app_trainer_sdk.schedule import learning_rate
@@ -71,7 +72,7 @@ class SupervisedState:
     parameters: list[nn.Parameter]
     names: dict[Tensor, str]
     datasets: dict[str, Dataset]
-    buffers: list[tuple[nn.Module, str]]
+    buffers: Buffers
     counters: Counters = field(default_factory=Counters)
 
 
@@ -98,7 +99,7 @@ def begin(trainer: SupervisedTrainer, run: Run, saved: Snapshot | None) -> Super
         settings=settings, modules=modules, loss=loss, optimizer=optimizer,
         scaler=torch.amp.GradScaler(run.device.type) if settings.mixed_precision == "fp16" else None,
         order=_order(trainer, settings, len(train)), names=names, datasets={"train": train},
-        buffers=_persistent_buffers(modules.root),
+        buffers=Buffers(modules.root),
         parameters=[each for group in optimizer.param_groups for each in group["params"]],
     )  # fmt: skip
     if saved is not None:
@@ -117,14 +118,14 @@ def training_steps(trainer: SupervisedTrainer, run: Run, state: SupervisedState)
     try:
         window = next(windows)
         while counters.updates < settings.updates:
-            buffers = _copy_buffers(state)
+            buffers = state.buffers.copies()
             try:
                 update = _start_update(run, state, window)
                 # Read the next rows while the device still works on this update.
                 following = next(windows) if counters.updates + 1 < settings.updates else None
             except BaseException:
                 # A stop in the middle of a window is saved as the instant before it: batch norm has moved.
-                _put_buffers_back(state, buffers)
+                state.buffers.put_back(buffers)
                 raise
             yield _settle_update(trainer, state, update, buffers)
             stop_when_diverged(state)
@@ -250,7 +251,7 @@ def _settle_update(
         counters.examples += len(window.ids)
         counters.units += update.units
     else:
-        _put_buffers_back(state, buffers)  # a batch that was not applied leaves nothing, NaN least of all
+        state.buffers.put_back(buffers)  # a batch that was not applied leaves nothing, NaN least of all
     if update.why == NO_UNIT:
         counters.without_units += 1
         _stop_when_nothing_trains(state)
@@ -307,62 +308,6 @@ def _restore(state: SupervisedState, saved: Snapshot) -> None:
     state.counters = Counters(**_mapping(saved.values["counters"]))
     if state.scaler is not None:
         state.scaler.load_state_dict(dict(_mapping(saved.values["scaler"])))
-
-
-def saved_tensors(root: nn.Module) -> dict[str, Tensor]:
-    """What of a model is saved, by canonical name: trainable parameters once, and persistent buffers."""
-    trainable = {name: each for name, each in root.named_parameters() if each.requires_grad}
-    kept = set(root.state_dict(keep_vars=True))
-    buffers = {name: each for name, each in root.named_buffers() if name in kept}
-    return {name: tensor.detach() for name, tensor in (trainable | buffers).items()}
-
-
-def _persistent_buffers(root: nn.Module) -> list[tuple[nn.Module, str]]:
-    """Where the buffers that a snapshot carries live: a model may replace the tensor itself."""
-    return [
-        (module, name)
-        for module in root.modules()
-        for name, buffer in module._buffers.items()
-        if buffer is not None and name not in module._non_persistent_buffers_set
-    ]
-
-
-def _copy_buffers(state: SupervisedState) -> list[Tensor]:
-    return [module.get_buffer(name).clone() for module, name in state.buffers]
-
-
-def _put_buffers_back(state: SupervisedState, copies: list[Tensor]) -> None:
-    with torch.no_grad():
-        for (module, name), copy in zip(state.buffers, copies, strict=True):
-            module.get_buffer(name).copy_(copy)
-
-
-def ties(root: nn.Module) -> dict[str, str]:
-    """Other names of trainable parameters that stand in several places, each with its canonical name."""
-    first = {parameter: name for name, parameter in root.named_parameters() if parameter.requires_grad}
-    everywhere = root.named_parameters(remove_duplicate=False)
-    return {name: first[each] for name, each in everywhere if each in first and first[each] != name}
-
-
-def load_tensors(root: nn.Module, saved: Mapping[str, Tensor]) -> None:
-    """Copy saved tensors into the model, in place, so that ties and wrappers stay.
-
-    Raises:
-        InternalError: a name is missing on either side, or a shape or dtype differs.
-    """
-    here = saved_tensors(root)
-    for name in sorted(here.keys() ^ saved.keys()):
-        where = "the checkpoint" if name in here else "the model"
-        raise InternalError(f"{name} is missing in {where}", expected="the same tensors on both sides")
-    with torch.no_grad():
-        for name, tensor in here.items():
-            other = saved[name]
-            if tensor.shape != other.shape or tensor.dtype != other.dtype:
-                raise InternalError(
-                    f"{name} was saved as {other.dtype} {tuple(other.shape)}",
-                    expected=f"{tensor.dtype} {tuple(tensor.shape)}",
-                )
-            tensor.copy_(other)
 
 
 def evaluate(trainer: SupervisedTrainer, run: Run, state: SupervisedState, split: str) -> Iterator[LossTerms]:
