@@ -46,10 +46,11 @@ _HOMES = {
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
 
-__all__ = [  # noqa: PLE0604, RUF022 - one list, kept in _HOMES
-    "__version__", "Floor", "ModelRow", "Requirements", "WeightSource", "SupervisedTrainer", "Trainer", "BadData",
-    "BadJob", "InputMissing", "TrainerError", "Run", "Hyperparameters", "setting", "Job", "load_job", "JSON",
-    "Artifact", "Batch", "Dataset", "Examination", "Input", "LossTerms", "Modules", "Phase", "Snapshot", "StepInfo",
+__all__ = [  # noqa: RUF022 - one list, kept in _HOMES
+    "__version__", "Floor", "ModelRow", "Requirements", "WeightSource", "SupervisedTrainer", "Trainer",
+    "BadData", "BadJob", "InputMissing", "TrainerError", "Run", "Hyperparameters", "setting", "Job",
+    "load_job", "JSON", "Artifact", "Batch", "Dataset", "Examination", "Input", "LossTerms", "Modules",
+    "Phase", "Snapshot", "StepInfo",
 ]  # fmt: skip
 
 

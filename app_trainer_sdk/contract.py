@@ -35,7 +35,7 @@ from app_trainer_sdk.values import (
 
 if TYPE_CHECKING:
     from app_trainer_sdk.handle import Run
-    from app_trainer_sdk.randomness import Random
+    from app_trainer_sdk.training.randomness import Random
 
 
 class Trainer(ABC):
@@ -130,7 +130,7 @@ class SupervisedTrainer(Trainer):
 
     def examine(self, run: Run) -> Examination:
         """Optional hook, as in :class:`Trainer`; by default the length of the training split."""
-        from app_trainer_sdk import supervised
+        from app_trainer_sdk.training import supervised
 
         return supervised.examine(self, run)
 
@@ -167,21 +167,21 @@ class SupervisedTrainer(Trainer):
         return ()
 
     def begin(self, run: Run, saved: Snapshot | None) -> Any:
-        from app_trainer_sdk import supervised
+        from app_trainer_sdk.training import supervised
 
         return supervised.begin(self, run, saved)
 
     def training_steps(self, run: Run, state: Any) -> Iterator[StepInfo]:
-        from app_trainer_sdk import supervised
+        from app_trainer_sdk.training import supervised
 
         return supervised.training_steps(self, run, state)
 
     def snapshot(self, state: Any) -> Snapshot:
-        from app_trainer_sdk import supervised
+        from app_trainer_sdk.training import supervised
 
         return supervised.snapshot(state)
 
     def evaluate(self, run: Run, state: Any, split: str) -> Iterator[LossTerms]:
-        from app_trainer_sdk import supervised
+        from app_trainer_sdk.training import supervised
 
         return supervised.evaluate(self, run, state, split)

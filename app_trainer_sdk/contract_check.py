@@ -115,7 +115,7 @@ def _check_facts(cls: type, base: type) -> Iterator[str]:
     if not isinstance(facts["name"], str) or not NAME_PATTERN.fullmatch(facts["name"]):
         yield f"name is {facts['name']!r}: use lower-case letters, digits, '.', '-' and '_'"
     if not isinstance(facts["version"], str) or not facts["version"]:
-        yield f"version is {facts['version']!r}: use a string such as \"1\""
+        yield f'version is {facts["version"]!r}: use a string such as "1"'
     methods = facts["methods"]
     if not _are_names(methods) or "inference" in methods:
         yield f'methods is {methods!r}: use a tuple of names, the default first, such as ("lora", "full")'
@@ -154,7 +154,7 @@ def _are_names(values: Any) -> bool:
 
 
 def _check_models(cls: type, base: type) -> Iterator[str]:
-    models: Sequence[ModelRow] = vars(cls)["models"]
+    models: Any = vars(cls)["models"]
     if not isinstance(models, Sequence):
         yield f"models is {models!r}: use a tuple of at least one ModelRow"
         return

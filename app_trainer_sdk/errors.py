@@ -208,7 +208,7 @@ class Diverged(TrainerError):
     retry = "no"
 
 
-class StopRequested(BaseException):  # noqa: N818 - not an error: somebody asked
+class StopRequested(BaseException):
     """Someone asked this run to stop. A ``BaseException`` so that no ``except Exception`` swallows it."""
 
     codes: ClassVar[dict[str, ExitCode]] = {

@@ -20,7 +20,7 @@ from app_trainer_sdk.values import JSON
 if TYPE_CHECKING:
     import torch
 
-    from app_trainer_sdk.randomness import Random
+    from app_trainer_sdk.training.randomness import Random
 
 Item = TypeVar("Item")
 
@@ -77,7 +77,7 @@ class Run:
 
     def random(self, *key: str | int) -> Random:
         """Randomness for one position, such as ``run.random("caption", index)``."""
-        from app_trainer_sdk.randomness import Random, derive_seed
+        from app_trainer_sdk.training.randomness import Random, derive_seed
 
         settings: Hyperparameters = self.settings
         return Random(derive_seed(settings.seed, *key))

@@ -148,7 +148,7 @@ class Supervisor:
         log.parent.mkdir(exist_ok=True)
         self._outcome_file.unlink(missing_ok=True)  # of an earlier start of the same attempt
         start_file = self._folder / "start.json"
-        command = [sys.executable, "-m", "app_trainer_sdk.rank", str(start_file), str(theirs.fileno())]
+        command = [sys.executable, "-m", "app_trainer_sdk.training.rank", str(start_file), str(theirs.fileno())]
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=[theirs.fileno()],

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from app_trainer_sdk.handle import Run
-    from app_trainer_sdk.randomness import Random
+    from app_trainer_sdk.training.randomness import Random
 
-JSON: TypeAlias = "None | bool | int | float | str | Sequence[JSON] | Mapping[str, JSON]"
+JSON: TypeAlias = "bool | int | float | str | Sequence[JSON] | Mapping[str, JSON] | None"
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from app_trainer_sdk import Artifact, Batch, LossTerms, ModelRow, Modules, Run, SupervisedTrainer
 from app_trainer_sdk.channel import RankChannel, StopToken
-from app_trainer_sdk.checkpoint import CheckpointStore
-from app_trainer_sdk.drive import Desk, Drive
 from app_trainer_sdk.hyperparameters import Hyperparameters
 from app_trainer_sdk.paths import JobDirectory
 from app_trainer_sdk.plan import DataFacts, DeviceFacts, resolve_plan
+from app_trainer_sdk.training.checkpoint import CheckpointStore
+from app_trainer_sdk.training.drive import Desk, Drive
 
 WIDTH, ROWS, BATCH = 64, 4096, 32
 torch.manual_seed(0)
@@ -35,7 +35,9 @@ X, Y = torch.randn(ROWS, WIDTH), torch.randn(ROWS, 1)
 
 def network() -> nn.Module:
     torch.manual_seed(1)
-    return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 1))
+    return nn.Sequential(
+        nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 1)
+    )
 
 
 class Rows:

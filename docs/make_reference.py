@@ -22,7 +22,8 @@ def reference() -> str:
     lines = [
         "# Hyperparameters",
         "",
-        "Generated from the code (`python docs/make_reference.py`). `auto` means that the plan decides and says why.",
+        "Generated from the code (`python docs/make_reference.py`). "
+        "`auto` means that the plan decides and says why.",
         "",
         "## Every trainer",
         "",

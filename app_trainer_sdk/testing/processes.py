@@ -187,7 +187,7 @@ def environment() -> dict[str, str]:
 
 def newest_step(folder: Path, job: Job) -> int:
     """The step of the newest valid checkpoint, -1 for none."""
-    from app_trainer_sdk.checkpoint import CheckpointStore
+    from app_trainer_sdk.training.checkpoint import CheckpointStore
 
     checkpoint, _ = CheckpointStore(JobDirectory(folder).checkpoints, job.identifier()).newest()
     return checkpoint.step if checkpoint else -1

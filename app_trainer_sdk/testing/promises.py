@@ -92,7 +92,7 @@ def examine(subject: Subject) -> str | None:
 
 def two_updates(subject: Subject) -> str:
     """Two updates are made, counted 1 and 2, with finite losses."""
-    from app_trainer_sdk.metrics import read_numbers
+    from app_trainer_sdk.training.metrics import read_numbers
 
     steps = subject.started.steps
     losses = list(read_numbers([each.loss for each in steps]))
@@ -114,8 +114,8 @@ def evaluation(subject: Subject) -> str | None:
     The ordinary loop seeds torch's own generator before each microbatch, so for a ``SupervisedTrainer`` that
     one may move.
     """
-    from app_trainer_sdk.checkpoint import copied
     from app_trainer_sdk.testing.compare import first_difference, global_states, moved_generators
+    from app_trainer_sdk.training.checkpoint import copied
 
     trainer, state = subject.trainer, subject.started.state
     supervised = isinstance(trainer, SupervisedTrainer)
@@ -140,7 +140,7 @@ def evaluation(subject: Subject) -> str | None:
 
 def saves(subject: Subject) -> str:
     """A checkpoint verifies, and ``begin`` rebuilds from it exactly what it holds."""
-    from app_trainer_sdk.checkpoint import CheckpointStore, copied, inspect_checkpoint, load_checkpoint
+    from app_trainer_sdk.training.checkpoint import CheckpointStore, copied, inspect_checkpoint, load_checkpoint
 
     refuse_if_not(subject.trainer.snapshot(subject.started.state), Snapshot, "snapshot")
     store = CheckpointStore(subject.folder / "checkpoints", "check")

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from app_trainer_sdk.feed import Rows, to_device
-from app_trainer_sdk.order import cut
-from app_trainer_sdk.randomness import Random
-from app_trainer_sdk.supervised import autocast
 from app_trainer_sdk.testing.verdict import BrokenPromise, NotApplicable
+from app_trainer_sdk.training.feed import Rows, to_device
+from app_trainer_sdk.training.order import cut
+from app_trainer_sdk.training.randomness import Random
+from app_trainer_sdk.training.supervised import autocast
 
 if TYPE_CHECKING:
     from app_trainer_sdk.contract import SupervisedTrainer

@@ -22,8 +22,8 @@ from app_trainer_sdk.testing.verdict import BrokenPromise, NotApplicable
 
 if TYPE_CHECKING:
     from app_trainer_sdk.handle import Run
-    from app_trainer_sdk.opening import Opened
     from app_trainer_sdk.plan import Plan
+    from app_trainer_sdk.training.opening import Opened
     from app_trainer_sdk.values import Snapshot, StepInfo
 
 #: Updates of the small job: as many as take about this long, within these bounds.
@@ -141,7 +141,7 @@ class Subject:
     @cached_property
     def saved(self) -> Snapshot:
         """The state after two updates, as a checkpoint holds it."""
-        from app_trainer_sdk.checkpoint import copied
+        from app_trainer_sdk.training.checkpoint import copied
 
         return copied(self.trainer.snapshot(self.started.state))
 
@@ -186,9 +186,9 @@ class Subject:
 def open_in_this_process(job: Job, folder: Path) -> tuple[Opened, Plan]:
     """Open a job as a rank does: inputs and weights made local, data examined, plan resolved."""
     from app_trainer_sdk.inputs import fetch_inputs, fetch_weights
-    from app_trainer_sdk.opening import open_job, settle_plan, store_of
     from app_trainer_sdk.paths import cache_directory
     from app_trainer_sdk.start import Start
+    from app_trainer_sdk.training.opening import open_job, settle_plan, store_of
 
     _, row, _ = check_job(job, find_trainer(job.trainer))
     cache = cache_directory()
@@ -207,7 +207,7 @@ def open_in_this_process(job: Job, folder: Path) -> tuple[Opened, Plan]:
 
 def prepare_in_this_process(opened: Opened, plan: Plan) -> Opened:
     """Run the preparation phases, as a rank does."""
-    from app_trainer_sdk.opening import prepare
+    from app_trainer_sdk.training.opening import prepare
 
     return prepare(opened, plan, _ledger())
 
@@ -224,8 +224,8 @@ def refuse_if_not(value: Any, kind: type, what: str) -> None:
 
 
 def _ledger() -> Any:
-    from app_trainer_sdk.device import pick_device
-    from app_trainer_sdk.memory import Ledger, probe_for
+    from app_trainer_sdk.training.device import pick_device
+    from app_trainer_sdk.training.memory import Ledger, probe_for
 
     return Ledger(probe_for(pick_device()), lambda row: None, policy="report")
 

@@ -15,7 +15,7 @@ from app_trainer_sdk.testing.verdict import BrokenPromise
 from app_trainer_sdk.values import Batch, LossTerms
 
 if TYPE_CHECKING:
-    from app_trainer_sdk.feed import Rows
+    from app_trainer_sdk.training.feed import Rows
 
 
 def items(subject: Subject) -> str | None:
@@ -141,7 +141,7 @@ def largest_batch(subject: Subject) -> str:
 
 
 def _item(dataset: Any, index: int, run: Any, declared: bool) -> Any:
-    from app_trainer_sdk.randomness import global_seeds
+    from app_trainer_sdk.training.randomness import global_seeds
 
     random = run.random("check", index)
     if not declared:
@@ -152,16 +152,16 @@ def _item(dataset: Any, index: int, run: Any, declared: bool) -> Any:
 
 def _rows(subject: Subject) -> tuple[Rows, int]:
     """The training split as something that gives batches, and the plan's microbatch."""
-    from app_trainer_sdk.feed import Rows
+    from app_trainer_sdk.training.feed import Rows
 
     trainer, run = subject.supervised()
     return Rows(trainer, run, trainer.dataset(run, "train"), run.settings.seed), run.settings.microbatch
 
 
 def _loss_at(trainer: SupervisedTrainer, run: Any, modules: Any, read: Rows, count: int) -> LossTerms:
-    from app_trainer_sdk.feed import to_device
-    from app_trainer_sdk.randomness import seed_torch
-    from app_trainer_sdk.supervised import autocast
+    from app_trainer_sdk.training.feed import to_device
+    from app_trainer_sdk.training.randomness import seed_torch
+    from app_trainer_sdk.training.supervised import autocast
 
     batch = to_device(read[0, tuple(range(count))], run.device)
     random = run.random("check", "loss")
@@ -189,8 +189,8 @@ def _refuse_lighter(subject: Subject, largest: Batch, rows: int) -> None:
 
 
 def _train_on(trainer: SupervisedTrainer, run: Any, batch: Batch) -> None:
-    from app_trainer_sdk.feed import to_device
-    from app_trainer_sdk.supervised import autocast
+    from app_trainer_sdk.training.feed import to_device
+    from app_trainer_sdk.training.supervised import autocast
 
     modules = trainer.begin(run, None).modules
     with autocast(run):

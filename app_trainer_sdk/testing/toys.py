@@ -28,7 +28,7 @@ from app_trainer_sdk import (
 )
 
 if TYPE_CHECKING:
-    from app_trainer_sdk.randomness import Random
+    from app_trainer_sdk.training.randomness import Random
 
 FEATURES = 8
 

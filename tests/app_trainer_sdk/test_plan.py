@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from app_trainer_sdk.errors import BadData, BadJob, ExitCode, HardwareUnfit
 from app_trainer_sdk.hyperparameters import Hyperparameters
-from app_trainer_sdk.order import Order
 from app_trainer_sdk.plan import DataFacts, DeviceFacts, Plan, plan_lines, resolve_plan, updates_per_epoch
+from app_trainer_sdk.training.order import Order
 
 CPU = DeviceFacts("cpu", "a processor", bf16=False, cores=4)
 CARD = DeviceFacts("cuda", "a card", bf16=True, cores=8, memory_bytes=24 << 30)

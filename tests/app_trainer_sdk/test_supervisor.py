@@ -18,10 +18,10 @@ import torch
 from app_trainer_sdk.console import Console
 from app_trainer_sdk.errors import ExitCode
 from app_trainer_sdk.job import load_job
-from app_trainer_sdk.order import Order
 from app_trainer_sdk.paths import JobDirectory
 from app_trainer_sdk.sinks import RecordingSink
 from app_trainer_sdk.supervisor import Supervisor, run_job
+from app_trainer_sdk.training.order import Order
 
 TOY = {"trainer": "app_trainer_sdk.testing.toys:ToyTrainer", "model": "toy-mlp"}
 

@@ -1,4 +1,3 @@
-# ruff: noqa: TID253 - below the torch line
 """Owns asking a model: greedy answers to prompts, one at a time, so that no text depends on another.
 
 It must not know how the model was made.

@@ -1,4 +1,3 @@
-# ruff: noqa: TID253 - below the torch line
 """Owns the making of a batch: rows laid end to end, with the places and targets the loss needs.
 
 All counting happens here, on the host. It must not know models or files.

@@ -1,4 +1,3 @@
-# ruff: noqa: TID253 - below the torch line
 """Owns what is handed over: the adapter or the weights, the held-out predictions, and proof that they load.
 
 Everything is rebuilt from the base weights and the checkpoint; training's objects are gone. It must not know

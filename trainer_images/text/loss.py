@@ -1,4 +1,3 @@
-# ruff: noqa: TID253 - below the torch line
 """Owns the loss: logits exist only at trained tokens, and only a chunk of them at a time.
 
 It must not know data or LoRA. The output layer is read as a weight and never called.

@@ -1,4 +1,3 @@
-# ruff: noqa: TID253 - below the torch line
 """Owns the model that trains: real weights or shapes alone, with LoRA layers when the method asks.
 
 It must not know data, losses or export. Weights that train are fp32; frozen ones have the precision of the

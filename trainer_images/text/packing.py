@@ -1,4 +1,3 @@
-# ruff: noqa: TID253 - below the torch line
 """Owns attention over rows laid end to end: each row sees itself and what stands before it, nothing else.
 
 No padding, and never a mask of tokens by tokens. On CUDA one variable-length kernel does all rows where

@@ -1,4 +1,3 @@
-# ruff: noqa: TID253 - below the torch line
 """Owns the phase ``tokens``: rows become flat arrays of ids on disk, and the dataset that reads them back.
 
 Length is judged here, before any weight is loaded: how many rows were cut, and how many have nothing left
@@ -18,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 
 from app_trainer_sdk.errors import BadData
 from app_trainer_sdk.handle import Run
-from app_trainer_sdk.randomness import Random
+from app_trainer_sdk.training.randomness import Random
 from app_trainer_sdk.values import JSON, Phase
 from trainer_images.text.examination import fingerprint
 from trainer_images.text.prompts import segments, token_ids

@@ -30,7 +30,7 @@ from trainer_images.text.hyperparameters import TextHyperparameters
 from trainer_images.text.models import MODELS
 
 if TYPE_CHECKING:
-    from app_trainer_sdk.randomness import Random
+    from app_trainer_sdk.training.randomness import Random
 
 
 @final

@@ -1,4 +1,3 @@
-# ruff: noqa: TID253 - below the torch line
 """Owns the base weights on disk: which folder to load, and the phase that makes one from a GGUF file.
 
 It must not know LoRA, training or data.

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from app_trainer_sdk import JSON
-    from app_trainer_sdk.randomness import Random
+    from app_trainer_sdk.training.randomness import Random
 
 #: The digits 0 to 9 in 8×8 pixels, a byte for each row.
 GLYPHS = (

@@ -1,0 +1,247 @@
+"""Owns what happens between two updates: metrics, evaluation, checkpoints, progress.
+
+It iterates over a trainer's facts and is the same for every trainer, with or without the ordinary loop.
+"Every N" is decided in one place, :func:`is_due`. This file must not know losses or optimizers.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from app_trainer_sdk.channel import RankChannel, StopToken
+from app_trainer_sdk.contract import Trainer
+from app_trainer_sdk.errors import Diverged, InternalError, StopRequested
+from app_trainer_sdk.handle import Run
+from app_trainer_sdk.paths import JobDirectory
+from app_trainer_sdk.plan import Plan
+from app_trainer_sdk.training.checkpoint import STATE, Checkpoint, CheckpointStore, copied, read_document
+from app_trainer_sdk.training.metrics import MetricsWriter, append_line, count_lines, keep_lines, read_numbers
+from app_trainer_sdk.training.random_state import capture_random, restore_random
+from app_trainer_sdk.training.randomness import CPU, global_seeds, seed_globals
+from app_trainer_sdk.values import Snapshot, StepInfo
+
+PROGRESS_SECONDS = 0.5
+SPLITS_DURING, SPLITS_AT_END = ("validation",), ("validation", "test")
+
+
+@dataclass(frozen=True)
+class Desk:
+    """The tools a drive works with."""
+
+    layout: JobDirectory
+    store: CheckpointStore
+    channel: RankChannel
+    token: StopToken
+    plan: Plan
+    identity: Mapping[str, Any]
+    clock: Callable[[], float] = time.perf_counter
+
+
+def is_due(step: int, every: int, last: int) -> bool:
+    """Whether something done every ``every`` updates is due after update ``step``; always at the last one."""
+    return step == last or (every > 0 and step % every == 0)
+
+
+class Drive:
+    """Training from a snapshot, or from nothing, to the plan's last update."""
+
+    def __init__(self, trainer: Trainer, run: Run, desk: Desk) -> None:
+        self._trainer = trainer
+        self._run = run
+        self._desk = desk
+        self._saved_step = -1
+        self._step = 0
+        self._elapsed_before = 0.0
+        self._started = desk.clock()
+        self._said = 0.0
+        self._first_step = 0
+        self._pending: list[str] = []
+
+    def train(self, saved: Snapshot | None) -> None:
+        """Make the updates that are left; afterwards the last checkpoint holds the result.
+
+        Raises:
+            StopRequested: somebody asked; a checkpoint was saved unless they asked for none.
+            Diverged: losses, gradients or weights are not finite.
+        """
+        if saved is None:
+            for path in (self._desk.layout.metrics, self._desk.layout.evaluations):
+                keep_lines(path, 0)
+        # For a trainer with a loop of its own; the ordinary loop draws by position.
+        seed_globals(self._run.random("train").seed, self._run.device or CPU)
+        state = self._trainer.begin(self._run, saved)
+        if saved is not None:
+            self._take_up(saved)
+        del saved  # the state has its own copy; this one would double the memory of a run
+        self._metrics = MetricsWriter(self._desk.layout.metrics, clock=self._desk.clock)
+        try:
+            self._iterate(state)
+        finally:
+            self._metrics.close()
+
+    def _iterate(self, state: Any) -> None:
+        plan = self._desk.plan
+        if self._saved_step < 0 and self._every("evaluate_every"):
+            self._pending = [*SPLITS_DURING]
+        self._evaluate(state)
+        steps = self._trainer.training_steps(self._run, state)
+        before = self._desk.clock()
+        try:
+            for info in steps:
+                now = self._desk.clock()
+                self._metrics.add(info, now - before)
+                before = now
+                if info.applied:
+                    self._step = info.step
+                    self._between(state, info.step)
+                    before = self._desk.clock()
+                self._tell(info)
+                self._run.check()
+        except StopRequested as stop:
+            self._stop(state, stop)
+            raise
+        finally:
+            close = getattr(steps, "close", None)
+            if close is not None:
+                close()
+        if self._step < plan.updates:
+            raise InternalError(f"training ended after {self._step} updates", expected=f"{plan.updates}")
+
+    def _between(self, state: Any, step: int) -> None:
+        last = self._desk.plan.updates
+        if is_due(step, self._every("evaluate_every"), last):
+            self._pending = [*(SPLITS_AT_END if step == last else SPLITS_DURING)]
+            self._evaluate(state)
+        if is_due(step, self._every("checkpoint_every"), last):
+            self._save(state)
+
+    def _stop(self, state: Any, stop: StopRequested) -> None:
+        """Somebody asked to stop: keep what was done, unless they are in too much of a hurry."""
+        if stop.checkpoint and stop.reason != "peer":
+            self._desk.token.begin_saving()
+            self._save(state)
+
+    def _every(self, name: str) -> int:
+        value = self._desk.plan.settings[name].effective
+        assert isinstance(value, int)
+        return value
+
+    def _evaluate(self, state: Any) -> None:
+        """Evaluate what is pending. A stop leaves the rest pending, and the checkpoint says so."""
+        while self._pending:
+            split = self._pending[0]
+            started = self._desk.clock()
+            # A trainer's own loop may draw from the global generators: looking more often moves no number.
+            with global_seeds(self._run.random("evaluate", split).seed, self._run.device or CPU):
+                sums = self._sum_up(state, split)
+            if sums:
+                self._write_evaluation(split, sums, self._desk.clock() - started)
+            del self._pending[0]
+
+    def _write_evaluation(self, split: str, sums: Mapping[str, tuple[float, float]], seconds: float) -> None:
+        numbers = {name: _ratio(*pair) for name, pair in sums.items()}
+        row = {"step": self._step, "split": split, "seconds": seconds, **numbers}
+        append_line(self._desk.layout.evaluations, row)
+        self._desk.channel.say("evaluation", **row)
+
+    def _sum_up(self, state: Any, split: str) -> dict[str, tuple[float, float]]:
+        """Totals over the split, reduced batch by batch: no prediction is kept."""
+        sums: dict[str, tuple[float, float]] = {}
+        for terms in self._trainer.evaluate(self._run, state, split):
+            values = read_numbers([number for pair in terms.metrics.values() for number in pair])
+            for name in terms.metrics:
+                before = sums.get(name, (0.0, 0.0))
+                sums[name] = (before[0] + next(values), before[1] + next(values))
+            self._run.check()
+        return sums
+
+    def _save(self, state: Any) -> None:
+        if self._step == self._saved_step:
+            return
+        desk = self._desk
+        assert self._run.device is not None
+        self._metrics.flush(sync=True)
+        taken = self._trainer.snapshot(state)
+        _refuse_nonfinite(taken, self._step)
+        tensors, random_values = capture_random(self._run.device)
+        named = {f"random/{name}": tensor for name, tensor in tensors.items()}
+        values = {**taken.values, "random": random_values, "driver": self._driver_values()}
+        snapshot = copied(Snapshot({**taken.tensors, **named}, values))
+        del taken
+        started = desk.clock()
+        documents = {"plan.json": desk.plan.document(), "identity.json": dict(desk.identity)}
+        saved = desk.store.save(self._step, snapshot, documents)
+        desk.store.retain(self._every("checkpoints_kept"))
+        self._saved_step = self._step
+        self._say_saved(saved, desk.clock() - started)
+
+    def _say_saved(self, saved: Checkpoint, seconds: float) -> None:
+        self._desk.channel.say(
+            "checkpoint", step=saved.step, bytes=saved.size_bytes, seconds=seconds, name=saved.path.name
+        )
+
+    def _driver_values(self) -> dict[str, Any]:
+        return {
+            "step": self._step,
+            "metrics_lines": self._metrics.lines,
+            "evaluation_lines": count_lines(self._desk.layout.evaluations),
+            "evaluations_pending": list(self._pending),
+            "elapsed_seconds": self._elapsed_before + self._desk.clock() - self._started,
+        }
+
+    def _take_up(self, saved: Snapshot) -> None:
+        """Continue where a checkpoint left off: cut what was written past it, put the generators back."""
+        values: Any = saved.values["driver"]
+        self._step = self._saved_step = self._first_step = int(values["step"])
+        self._elapsed_before = float(values["elapsed_seconds"])
+        self._pending = [str(split) for split in values["evaluations_pending"]]
+        keep_lines(self._desk.layout.metrics, int(values["metrics_lines"]))
+        keep_lines(self._desk.layout.evaluations, int(values["evaluation_lines"]))
+        random_values: Any = saved.values["random"]
+        assert self._run.device is not None
+        restore_random(saved.section("random"), random_values, self._run.device)
+
+    def _tell(self, info: StepInfo) -> None:
+        now = self._desk.clock()
+        last = self._desk.plan.updates
+        if now - self._said < PROGRESS_SECONDS and info.step != last:
+            return
+        self._said = now
+        self._metrics.flush()
+        latest = self._metrics.latest
+        made = self._step - self._first_step
+        rate = made / (now - self._started) if made else 0.0
+        self._desk.channel.say(
+            "progress", step=self._step, total=last, updates_per_second=rate,
+            eta_seconds=(last - self._step) / rate if rate else None,
+            metrics={name: latest.get(name) for name in ("loss", "learning_rate", "gradient_norm")},
+            nonfinite=latest.get("nonfinite", []), seconds=latest.get("seconds"),
+            data_seconds=latest.get("data_seconds"),
+        )  # fmt: skip
+
+
+def is_trained(checkpoint: Checkpoint, plan: Plan) -> bool:
+    """Whether nothing is left to do but export: every update made, and the last evaluations too."""
+    driver = read_document(checkpoint, STATE)["driver"]
+    return checkpoint.step >= plan.updates and not driver["evaluations_pending"]
+
+
+def _ratio(total: float, count: float) -> float | None:
+    value = total / count if count else math.nan
+    return value if math.isfinite(value) else None
+
+
+def _refuse_nonfinite(snapshot: Snapshot, step: int) -> None:
+    """Weights that are not finite never become a checkpoint: the last finite one stays the newest."""
+    for name, tensor in snapshot.section("model").items():
+        if torch.is_floating_point(tensor) and not bool(torch.isfinite(tensor).all()):
+            raise Diverged(
+                f"after update {step} the weight {name} is not finite", expected="finite weights",
+                setting="/hyperparameters/learning_rate",
+            )  # fmt: skip

@@ -1,0 +1,187 @@
+"""Owns the way from row numbers to microbatches on the device, one whole window at a time.
+
+A window is read as a whole before its first backward, so that the loss's divisor is known. With workers
+the reading runs in other processes; ids, contents and order do not change. This file must not know the
+loss or the optimizer.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from app_trainer_sdk.training.order import Order, Window, cut
+from app_trainer_sdk.training.randomness import Random, derive_seed, global_seeds
+from app_trainer_sdk.values import Batch, Dataset
+
+if TYPE_CHECKING:
+    from app_trainer_sdk.contract import SupervisedTrainer
+    from app_trainer_sdk.handle import Run
+
+PARENT_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
+
+#: What a loader is asked for: the epoch and the row numbers of one microbatch.
+Request = tuple[int, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Microbatch:
+    """One forward and backward: its batch on the host, and its number inside the window over all ranks."""
+
+    batch: Batch
+    number: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class LoadedWindow:
+    """A window with its rows read.
+
+    Attributes:
+        window: position, epoch and ids.
+        microbatches: this rank's share.
+        seconds: time the training thread waited for it.
+    """
+
+    window: Window
+    microbatches: Sequence[Microbatch]
+    seconds: float
+
+
+class Rows:
+    """A dataset seen as something that turns a request into a batch; what a loader worker holds."""
+
+    def __init__(self, trainer: SupervisedTrainer, run: Run, dataset: Dataset, seed: int) -> None:
+        self.trainer = trainer
+        self.run = run
+        self.dataset = dataset
+        self.seed = seed
+        self.uses_global_random = bool(getattr(dataset, "uses_global_random", False))
+
+    def __getitem__(self, request: Request) -> Batch:
+        epoch, indices = request
+        item = self._seeded_item if self.uses_global_random else self.dataset.item
+        items = [item(index, Random(self.seed, "item", epoch, index)) for index in indices]
+        return self.trainer.collate(self.run, items)
+
+    def _seeded_item(self, index: int, random: Random) -> Any:
+        with global_seeds(random.seed):
+            return self.dataset.item(index, random)
+
+
+class Feed:
+    """Windows from a position on, for one rank.
+
+    Args:
+        rows: the training split.
+        order: the global order.
+        position: where to start.
+        microbatch: rows of one microbatch.
+        workers: loader processes; 0 reads here.
+        rank, ranks: this rank's place: microbatch k of a window belongs to rank k mod ranks.
+    """
+
+    def __init__(
+        self, rows: Rows, order: Order, *, position: int, microbatch: int, workers: int = 0, rank: int = 0,
+        ranks: int = 1,
+    ) -> None:  # fmt: skip
+        self.rows = rows
+        self.order = order
+        self.position = position
+        self.microbatch = microbatch
+        self.workers = workers
+        self.rank = rank
+        self.ranks = ranks
+
+    def windows(self) -> Iterator[LoadedWindow]:
+        """Windows without end; close the iterator to end the workers."""
+        batches = self._read()
+        position = self.position
+        try:
+            while True:
+                started = time.perf_counter()
+                window = self.order.window(position)
+                shares = self._share(window)
+                microbatches = [Microbatch(next(batches), number, end - start) for number, start, end in shares]
+                yield LoadedWindow(window, microbatches, time.perf_counter() - started)
+                position = window.after
+        finally:
+            batches.close()
+
+    def _share(self, window: Window) -> list[tuple[int, int, int]]:
+        """This rank's microbatches of a window: (number, start, end).
+
+        A rank that gets one less than the others repeats microbatch 0 under number -1: it runs an equal
+        backward at weight zero, since collectives wait for everyone.
+        """
+        pieces = cut(len(window.ids), self.microbatch, minimum_rows=self.order.minimum_rows)
+        share = [(number, *pieces[number]) for number in range(self.rank, len(pieces), self.ranks)]
+        missing = -(-len(pieces) // self.ranks) - len(share)
+        return share + [(-1, *pieces[0])] * missing
+
+    def _requests(self) -> Iterator[Request]:
+        position = self.position
+        while True:
+            window = self.order.window(position)
+            for _, start, end in self._share(window):
+                yield window.epoch, tuple(window.ids[start:end].tolist())
+            position = window.after
+
+    def _read(self) -> Any:
+        if not self.workers:
+            return (self.rows[request] for request in self._requests())
+        return self._read_with_workers()
+
+    def _read_with_workers(self) -> Iterator[Batch]:
+        # A generator of its own: making a DataLoader iterator draws from torch's global one otherwise.
+        generator = torch.Generator().manual_seed(derive_seed(self.rows.seed, "workers"))
+        rows: Any = self.rows  # indexed by requests, which torch's annotations do not foresee
+        # Forked, whatever this Python's default is: a dataset and a run need not be picklable.
+        loader: DataLoader[Batch] = DataLoader(
+            rows, batch_size=None, sampler=_Requests(self._requests), num_workers=self.workers,
+            generator=generator, multiprocessing_context="fork", worker_init_fn=_start_worker,
+            collate_fn=_as_it_is, prefetch_factor=2,
+        )  # fmt: skip
+        batches = iter(loader)
+        try:
+            yield from batches
+        finally:
+            del batches  # ends the workers
+
+
+class _Requests:
+    """A sampler: anything a loader can iterate over again."""
+
+    def __init__(self, make: Any) -> None:
+        self._make = make
+
+    def __iter__(self) -> Iterator[Request]:
+        return self._make()  # type: ignore[no-any-return]
+
+
+def to_device(batch: Batch, device: torch.device) -> Batch:
+    """The batch with its tensors on ``device``."""
+    if device.type == "cpu":
+        return batch
+    moved: Mapping[str, torch.Tensor] = {
+        name: tensor.pin_memory().to(device, non_blocking=True) for name, tensor in batch.tensors.items()
+    }
+    return replace(batch, tensors=moved)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _start_worker(_: int) -> None:
+    """A worker dies with the rank, leaves Ctrl-C to the supervisor and computes on one thread."""
+    ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)

@@ -1,0 +1,155 @@
+"""Owns opening a job inside a rank: from ``start.json`` to a ``run`` handle, its plan and its prepared phases.
+
+Both the training process and the replay process begin here, so both see the same run. Nothing is trained
+in this file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from app_trainer_sdk.catalog import ModelRow
+from app_trainer_sdk.contract import SupervisedTrainer, Trainer
+from app_trainer_sdk.errors import BadData, InternalError
+from app_trainer_sdk.files import read_json, write_json
+from app_trainer_sdk.handle import Run
+from app_trainer_sdk.hyperparameters import Hyperparameters
+from app_trainer_sdk.job import check_job
+from app_trainer_sdk.paths import JobDirectory
+from app_trainer_sdk.plan import DataFacts, DeviceFacts, Plan, resolve_plan
+from app_trainer_sdk.registry import find_trainer
+from app_trainer_sdk.start import Start
+from app_trainer_sdk.training.checkpoint import Checkpoint, CheckpointStore, read_document
+from app_trainer_sdk.training.device import DTYPES, device_facts, pick_device
+from app_trainer_sdk.training.identity import OPERATIONAL, describe_identity, refuse_differences
+from app_trainer_sdk.training.memory import Ledger
+from app_trainer_sdk.training.phases import run_phases
+from app_trainer_sdk.values import Examination
+
+
+@dataclasses.dataclass(frozen=True)
+class Opened:
+    """A job ready to be worked on.
+
+    Attributes:
+        trainer: an instance.
+        run: its handle; settings are resolved once the plan is there.
+        asked: settings as asked, defaults merged.
+        facts: the device.
+        examination: what reading the data's index told.
+    """
+
+    trainer: Trainer
+    run: Run
+    asked: Hyperparameters
+    facts: DeviceFacts
+    examination: Examination
+
+
+def open_job(
+    start: Start, *, ledger: Ledger, check: Callable[[], None], progress: Callable[..., None]
+) -> Opened:
+    """Find the trainer, check the job once more and read the index of the data."""
+    job = start.read_job()
+    trainer = find_trainer(job.trainer)()
+    settings, row, method = check_job(job, type(trainer))
+    device = pick_device()
+    run = _handle(start, settings, row, method, device, ledger, check, progress)
+    with ledger.phase("examine", releases=False):
+        examination = trainer.examine(run)
+    if examination.rows == 0:
+        raise BadData("the training split has no rows", expected="at least one", setting="/inputs")
+    run.facts["examine"] = examination.facts
+    return Opened(trainer, run, settings, device_facts(device), examination)
+
+
+def settle_plan(opened: Opened, start: Start, store: CheckpointStore) -> tuple[Plan, Checkpoint | None]:
+    """The plan: the saved one when there is one, else resolved now and saved.
+
+    Raises:
+        BadJob: a checkpoint exists and this start would not continue it exactly; all differences are told.
+        InternalError: there are checkpoints of this job and not one of them is whole.
+    """
+    checkpoint, skipped = store.newest()
+    if checkpoint is None:
+        _refuse_to_start_over(store, skipped)
+    layout = start.layout
+    fresh = _resolve(opened, start)
+    if checkpoint is not None:
+        saved = Plan.from_document(read_document(checkpoint, "plan.json"))
+        identity = identity_of(opened, start, fresh)
+        refuse_differences(read_document(checkpoint, "identity.json"), identity, where=checkpoint.path.name)
+        return _with_cadence_of(saved, fresh), checkpoint
+    if not layout.plan.exists() or Plan.from_document(read_json(layout.plan)) != fresh:
+        write_json(layout.plan, fresh.document())
+    return fresh, None
+
+
+def prepare(opened: Opened, plan: Plan, ledger: Ledger) -> Opened:
+    """Put the plan's numbers into the handle and run the preparation phases."""
+    torch.set_num_threads(plan.threads)
+    run = dataclasses.replace(
+        opened.run, settings=plan.resolved(opened.asked), dtype=DTYPES[plan.precision]
+    )  # fmt: skip
+    run_phases(opened.trainer, run, ledger)
+    return dataclasses.replace(opened, run=run)
+
+
+def identity_of(opened: Opened, start: Start, plan: Plan) -> dict[str, Any]:
+    """What a checkpoint of this start records."""
+    return describe_identity(
+        plan, fingerprint=opened.examination.fingerprint, weights=start.weights_identity, device=opened.facts
+    )
+
+
+def store_of(layout: JobDirectory, start: Start) -> CheckpointStore:
+    """The job's checkpoints."""
+    return CheckpointStore(layout.checkpoints, start.read_job().identifier())
+
+
+def _refuse_to_start_over(store: CheckpointStore, skipped: Sequence[Checkpoint]) -> None:
+    """A save that was killed leaves nothing under a checkpoint's name: what is damaged was once whole."""
+    damaged = [each for each in skipped if each.problem and each.run in ("", store.run)]
+    if damaged:
+        told = "; ".join(f"{each.path.name}: {each.problem}" for each in damaged)
+        raise InternalError(
+            f"no checkpoint of this job is whole: {told}", expected="one to resume from",
+            setting=f"{store.directory}: remove it to start over",
+        )  # fmt: skip
+
+
+def _resolve(opened: Opened, start: Start) -> Plan:
+    trainer = opened.trainer
+    data = DataFacts(rows=opened.examination.rows, fingerprint=opened.examination.fingerprint)
+    if isinstance(trainer, SupervisedTrainer):
+        data = dataclasses.replace(data, minimum_rows=trainer.minimum_rows, coupled_rows=trainer.coupled_rows)
+    return resolve_plan(
+        opened.asked, trainer=trainer.name, trainer_version=trainer.version, model=opened.run.model.name,
+        method=opened.run.method, data=data, device=opened.facts, replicas=start.ranks,
+        asked=start.read_job().hyperparameters,
+    )  # fmt: skip
+
+
+def _with_cadence_of(saved: Plan, fresh: Plan) -> Plan:
+    """The saved plan, with knobs taken from this start where they change no number."""
+    knobs = {
+        name: fresh.settings[name] if name in OPERATIONAL else knob for name, knob in saved.settings.items()
+    }
+    return dataclasses.replace(saved, settings=knobs)
+
+
+def _handle(
+    start: Start, settings: Hyperparameters, row: ModelRow, method: str, device: torch.device, ledger: Ledger,
+    check: Callable[[], None], progress: Callable[..., None],
+) -> Run:  # fmt: skip
+    return Run(
+        settings=settings, model=row, method=method, directory=Path(start.directory), cache=Path(start.cache),
+        weights={role: Path(path) for role, path in start.weights.items()},
+        inputs={name: Path(path) for name, path in start.inputs.items()},
+        device=device, dtype=torch.float32, check=check, progress=progress, phase=ledger.phase,
+    )  # fmt: skip

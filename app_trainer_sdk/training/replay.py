@@ -1,0 +1,38 @@
+"""Owns the new process that loads an artifact as its user would and answers the controls.
+
+``python -m app_trainer_sdk.training.replay START.json QUESTION.json ANSWER.json``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from app_trainer_sdk.files import read_json, write_json
+from app_trainer_sdk.plan import Plan
+from app_trainer_sdk.start import Start
+from app_trainer_sdk.training.device import pick_device
+from app_trainer_sdk.training.memory import Ledger, probe_for
+from app_trainer_sdk.training.opening import open_job, prepare
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Answer the controls of one artifact."""
+    start = Start.load(Path(arguments[0]))
+    question = read_json(Path(arguments[1]))
+    ledger = Ledger(probe_for(pick_device()), lambda row: None, policy="report")
+    opened = open_job(start, ledger=ledger, check=lambda: None, progress=lambda *_: None)
+    plan = Plan.from_document(read_json(start.layout.plan))
+    opened = prepare(opened, plan, ledger)
+    folder = start.layout.artifacts / question["artifact"]
+    with torch.no_grad():
+        answers = opened.trainer.replay(opened.run, folder, question["controls"])
+    write_json(Path(arguments[2]), list(answers))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

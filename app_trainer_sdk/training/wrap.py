@@ -1,0 +1,79 @@
+"""Owns the one order in which a model is changed for training: device, recomputation, compilation, parallel.
+
+The order matters: recomputation must lie inside what is compiled, and gradients are synchronised around
+both. Nothing here renames a parameter, so checkpoints carry canonical names by construction.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from app_trainer_sdk.errors import InternalError
+from app_trainer_sdk.hyperparameters import Hyperparameters
+from app_trainer_sdk.training.randomness import Random
+from app_trainer_sdk.values import Batch, LossTerms, Modules
+
+if TYPE_CHECKING:
+    from app_trainer_sdk.contract import SupervisedTrainer
+
+
+class LossModule(nn.Module):
+    """Model and loss in one module: calling a submodule past a parallel wrapper would train ranks apart."""
+
+    def __init__(self, trainer: SupervisedTrainer, modules: Modules) -> None:
+        super().__init__()
+        self.root = modules.root
+        self._trainer = trainer
+        self._modules_value = modules
+
+    def forward(self, batch: Batch, random: Random) -> LossTerms:
+        """The trainer's loss."""
+        return self._trainer.loss(self._modules_value, batch, random)
+
+
+def wrap(
+    trainer: SupervisedTrainer, modules: Modules, settings: Hyperparameters, device: torch.device
+) -> LossModule:
+    """Prepare ``modules`` for training, in place, and enclose them with the loss."""
+    # 1. Device first: the optimizer is built over what lives there.
+    modules.root.to(device)
+    for module in modules.frozen.values():
+        module.to(device).eval().requires_grad_(False)
+    modules.root.train()
+    # 2. Recomputation before compilation, so that the compiler sees it.
+    if settings.gradient_checkpointing is True:
+        for block in _blocks(modules, "gradient_checkpointing"):
+            _recompute(block)
+    # 3. Compilation in place and block by block: names stay, and equal blocks share one graph.
+    if settings.torch_compile is True:
+        for block in _blocks(modules, "torch_compile"):
+            mode = None if settings.compile_mode == "default" else settings.compile_mode
+            block.compile(mode=mode, dynamic=True)
+    # 4. The loss inside the module that a parallel wrapper will enclose.
+    return LossModule(trainer, modules)
+
+
+def _blocks(modules: Modules, setting: str) -> list[nn.Module]:
+    blocks = list(modules.blocks)
+    if not blocks and setting == "torch_compile":
+        return [modules.root]
+    if not blocks:
+        raise InternalError(
+            "the model names no blocks to recompute", expected="Modules(root, blocks=[...]) from build_model",
+            setting=f"/hyperparameters/{setting} to false",
+        )  # fmt: skip
+    return blocks
+
+
+def _recompute(block: nn.Module) -> None:
+    """Recompute the block's activations in the backward pass.
+
+    The non-reentrant form: the other leaves adapters behind frozen inputs untrained without a word.
+    The instance's ``forward`` is replaced, so no name changes.
+    """
+    block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=True)

@@ -1,0 +1,212 @@
+"""What happens between two updates: cadence, evaluation, checkpoints, stops, and what is said of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import numpy
+import pytest
+import torch
+from torch import nn
+from torch_helpers import drive, make_trainer, open_training, same_tensors, train
+
+from app_trainer_sdk import Artifact, LossTerms, ModelRow, Snapshot, StepInfo, Trainer
+from app_trainer_sdk.errors import InternalError, StopRequested
+from app_trainer_sdk.training.drive import is_due, is_trained
+
+JOB = {"updates": 6, "global_batch": 2, "evaluate_every": 0, "checkpoint_every": 1000, "warmup_updates": 0}
+
+
+def line_trainer(**options):
+    def loss(modules, values, draw):
+        return (modules.root(torch.tensor(values).unsqueeze(-1)) - 1.0).pow(2).sum()
+
+    return make_trainer(lambda run: nn.Linear(1, 1), loss, [0.1 * row for row in range(12)], **options)
+
+
+@pytest.mark.parametrize(
+    ("step", "every", "last", "due"),
+    [(4, 2, 9, True), (5, 2, 9, False), (9, 2, 9, True), (9, 0, 9, True), (4, 0, 9, False), (1, 1, 9, True)],
+)
+def test_due(step, every, last, due):
+    """Every N updates, and always after the last one; N = 0 is the last one only."""
+    assert is_due(step, every, last) is due
+
+
+def test_checkpoints_by_cadence(tmp_path):
+    """Checkpoints are made every N updates and at the end, told, and the oldest removed."""
+    training = train(line_trainer(), tmp_path, **{**JOB, "checkpoint_every": 2}, checkpoints_kept=2)
+    said = [facts for kind, facts in training.channel.said if kind == "checkpoint"]
+
+    assert [each["step"] for each in said] == [2, 4, 6]
+    assert said[-1]["name"] == "step-00000006"
+    assert said[-1]["bytes"] == training.store.newest()[0].size_bytes > 0
+    assert [each.step for each in training.store.find()] == [6, 4]
+
+
+def test_evaluations_by_cadence(tmp_path):
+    """Validation is looked at before the first update, every N and at the end; the test split at the end."""
+    trainer = line_trainer(validation=[0.5, 0.6])
+    looked = train(trainer, tmp_path / "1", **{**JOB, "evaluate_every": 4})
+    never = train(trainer, tmp_path / "2", **JOB)
+
+    assert [line["step"] for line in looked.evaluations()] == [0, 4, 6]
+    assert [line["step"] for line in never.evaluations()] == [6]
+    assert {line["split"] for line in looked.evaluations()} == {"validation"}  # its test split is empty
+    said = [facts for kind, facts in looked.channel.said if kind == "evaluation"]
+    assert [each["loss"] for each in said] == [line["loss"] for line in looked.evaluations()]
+
+
+def test_progress_ends_at_the_last_update(tmp_path):
+    """Whatever the pace, the last progress is the last update, with its numbers."""
+    training = train(line_trainer(), tmp_path, **JOB)
+    last = [facts for kind, facts in training.channel.said if kind == "progress"][-1]
+
+    assert (last["step"], last["total"]) == (6, 6)
+    assert last["metrics"]["loss"] == training.metrics()[-1]["loss"]
+    assert last["nonfinite"] == []
+
+
+@pytest.mark.parametrize(
+    ("reason", "checkpoint", "saved"),
+    [("interrupted", True, [3]), ("canceled", True, [3]), ("interrupted", False, []), ("peer", True, [])],
+)
+def test_a_stop_saves_unless_it_must_not(tmp_path, reason, checkpoint, saved):
+    """L4: who asks to stop gets a checkpoint of the last update; a hurried one and a dead peer get none."""
+    training = open_training(line_trainer(), tmp_path, **JOB)
+
+    def check():
+        if training.token.checks == 5:  # two for each update, so the next is the last of the third
+            training.token.request(reason, checkpoint=checkpoint)
+        training.token.check()
+
+    training.run = dataclasses.replace(training.run, check=check)
+    drive(training)
+
+    assert training.stopped
+    assert [each.step for each in training.store.find()] == saved
+    assert len(training.metrics()) == 3
+
+
+def test_a_stop_while_nothing_is_made_yet(tmp_path):
+    """L4: stopped before the first update, the job starts again from its first row and is the same."""
+    trainer = line_trainer()
+    whole = train(trainer, tmp_path / "whole", **JOB)
+    first = train(trainer, tmp_path / "cut", stop_at=1, **JOB)
+    made = first.metrics()
+    second = train(trainer, tmp_path / "cut", **JOB)
+
+    assert (first.stopped, made) == (True, [])
+    assert second.metrics() == whole.metrics()
+
+
+def test_the_last_evaluation_is_made_after_a_stop_in_it(tmp_path):
+    """B2: stopped in the evaluation after the last update, the job is not trained until that was made."""
+    trainer = line_trainer(validation=[0.5, 0.6, 0.7])
+    stopped = train(trainer, tmp_path, stop_at=6 * 2, **JOB)
+    checkpoint, _ = stopped.store.newest()
+    before = is_trained(checkpoint, stopped.plan)
+    resumed = train(trainer, tmp_path, **JOB)
+
+    assert (checkpoint.step, before) == (6, False)
+    assert [line["step"] for line in resumed.evaluations()] == [6]
+    assert len(resumed.metrics()) == 6
+
+
+def test_a_finished_training_is_known(tmp_path):
+    """B2: a checkpoint of the last update with nothing pending needs no training."""
+    training = train(line_trainer(), tmp_path, **JOB)
+
+    assert is_trained(training.store.newest()[0], training.plan)
+
+
+class Wanderer(Trainer):
+    """A loop of its own that draws from the global generators, in training and in evaluation."""
+
+    name, version, methods = "wanderer", "1", ("walk",)
+    models = (ModelRow("none", "No model", parameters=0),)
+    inputs = {}  # noqa: RUF012
+    artifacts = {"walk": ("weights",)}  # noqa: RUF012
+    closed: list[int] = []  # noqa: RUF012
+
+    def begin(self, run, saved):
+        start = {"step": 0, "at": torch.rand(2)}
+        return start if saved is None else {"step": saved.values["step"], "at": saved.tensors["model/at"]}
+
+    def training_steps(self, run, state):
+        try:
+            while state["step"] < run.settings.updates:
+                state["at"] = state["at"] + torch.randn(2) + random.random() + float(numpy.random.rand())
+                state["step"] += 1
+                yield StepInfo(state["step"], state["at"].sum())
+        finally:
+            self.closed.append(state["step"])
+
+    def snapshot(self, state):
+        return Snapshot({"model/at": state["at"]}, {"step": state["step"]})
+
+    def evaluate(self, run, state, split):
+        loss = state["at"].sum() + torch.randn(()) + random.random()
+        yield LossTerms(loss, metrics={"loss": (loss, 1.0)})
+
+    def export(self, run, saved, directory):
+        return Artifact("weights")
+
+    def replay(self, run, directory, controls):
+        return []
+
+
+class TestOwnLoop:
+    JOB = {"updates": 6, "checkpoint_every": 1000}  # noqa: RUF012
+
+    def test_seeded_by_the_job(self, tmp_path):
+        """N4: global draws of a trainer's own loop follow the job's seed, whatever ran before it."""
+        runs = []
+        for number, seed in enumerate((1, 2, 1)):
+            random.seed(number)
+            numpy.random.seed(number)
+            torch.manual_seed(number)
+            runs.append(train(Wanderer, tmp_path / str(number), seed=seed, **self.JOB).metrics())
+
+        assert runs[0] == runs[2] != runs[1]
+
+    def test_resumed_exactly(self, tmp_path):
+        """B3: the generators go on where the checkpoint left them."""
+        whole = train(Wanderer, tmp_path / "whole", **self.JOB)
+        first = train(Wanderer, tmp_path / "cut", stop_at=3, **self.JOB)
+        second = train(Wanderer, tmp_path / "cut", **self.JOB)
+
+        assert first.stopped
+        assert second.metrics() == whole.metrics()
+        assert second.evaluations() == whole.evaluations()
+        assert same_tensors(second.snapshot().section("model"), whole.snapshot().section("model"))
+
+    def test_evaluation_moves_no_number(self, tmp_path):
+        """N3: looking after every update instead of at the end changes no draw of the loop."""
+        seldom = train(Wanderer, tmp_path / "1", evaluate_every=0, **self.JOB)
+        often = train(Wanderer, tmp_path / "2", evaluate_every=1, **self.JOB)
+
+        assert often.metrics() == seldom.metrics()
+        assert often.evaluations()[-1] == seldom.evaluations()[-1]
+
+    def test_the_generator_is_closed(self, tmp_path):
+        """D4: after a stop the loop's own ``finally`` has run, so its locals hold no memory."""
+        Wanderer.closed.clear()
+        train(Wanderer, tmp_path, stop_at=3, evaluate_every=0, **self.JOB)
+
+        assert Wanderer.closed == [3]
+
+    def test_a_loop_that_ends_early(self, tmp_path):
+        """B2: a loop that ends while updates remain is an error, not a success."""
+        training = open_training(Wanderer, tmp_path, **self.JOB)
+        settings = training.run.settings.model_copy(update={"updates": 4})
+        training.run = dataclasses.replace(training.run, settings=settings)
+
+        with pytest.raises(InternalError, match="training ended after 4 updates; expected 6"):
+            drive(training)
+
+
+def test_stops_are_no_errors():
+    """A wish to stop passes every ``except Exception`` of a trainer."""
+    assert not issubclass(StopRequested, Exception)

@@ -1,0 +1,171 @@
+"""Reading rows: the same items in the same order for any number of workers, ranks and cuts."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import time
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+from torch_helpers import CPU, make_trainer, open_training
+
+from app_trainer_sdk.errors import BadData
+from app_trainer_sdk.training.feed import Feed, Rows, to_device
+from app_trainer_sdk.training.order import Order
+from app_trainer_sdk.values import Batch
+
+
+class Drawn:
+    """Rows that are what the generators say."""
+
+    def __init__(self, rows, *, globally=False):
+        self.rows = rows
+        self.uses_global_random = globally
+
+    def __len__(self):
+        return self.rows
+
+    def item(self, index, draw):
+        if self.uses_global_random:
+            return index, [int(numpy.random.randint(10**9)), random.random(), float(torch.rand(()))]
+        return index, [draw.python.random(), float(torch.rand((), generator=draw.torch()))]
+
+
+def feed(tmp_path, dataset, *, workers=0, position=0, microbatch=2, batch=4, **place):
+    trainer = make_trainer(lambda run: None, None, dataset)
+    run = open_training(trainer, tmp_path, updates=1, global_batch=batch).run
+    rows = Rows(trainer(), run, dataset, seed=5)
+    order = Order(len(dataset), batch, seed=5)
+    return Feed(rows, order, position=position, microbatch=microbatch, workers=workers, **place)
+
+
+def take(feeding, count):
+    """(ids, values) of ``count`` windows, microbatch by microbatch."""
+    windows = feeding.windows()
+    try:
+        return [
+            [(each.number, each.batch.host["ids"], each.batch.host["values"]) for each in window.microbatches]
+            for window in itertools.islice(windows, count)
+        ]
+    finally:
+        windows.close()
+
+
+@pytest.mark.parametrize("globally", [False, True])
+def test_workers_change_nothing(tmp_path, globally):
+    """I1: two loader workers give the ids and values that none give, drawn positionally or globally."""
+    dataset = Drawn(11, globally=globally)
+    alone = take(feed(tmp_path, dataset), 7)
+    helped = take(feed(tmp_path, dataset, workers=2), 7)
+
+    assert alone == helped
+
+
+# Torch finds four workers many for the cores of a small machine.
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes")
+def test_numbers_of_global_generators_never_repeat(tmp_path):
+    """I1: eight rows, four workers, two epochs of numpy numbers: sixteen values, the same at a second run, and
+    a resume in the second epoch gives the second epoch's.
+    """  # fmt: skip
+    dataset = Drawn(8, globally=True)
+
+    def numbers(windows):
+        return {
+            (epoch // 2, row): value[0]
+            for epoch, window in enumerate(windows)
+            for _, ids, values in window
+            for row, value in zip(ids, values, strict=True)
+        }
+
+    first = numbers(take(feed(tmp_path, dataset, workers=4), 4))
+    again = numbers(take(feed(tmp_path, dataset, workers=4), 4))
+    resumed = numbers([[], [], *take(feed(tmp_path, dataset, workers=4, position=8), 2)])
+
+    assert len(set(first.values())) == 16
+    assert again == first
+    assert resumed == {key: value for key, value in first.items() if key[0] == 1}
+
+
+def test_the_process_keeps_its_own_generators(tmp_path):
+    """I1: reading rows, with workers or not, does not move the global generators of the training process."""
+    torch.manual_seed(1)
+    expected = torch.rand(1)
+    torch.manual_seed(1)
+    take(feed(tmp_path, Drawn(8, globally=True)), 2)
+    take(feed(tmp_path, Drawn(8), workers=1), 2)
+
+    assert torch.equal(torch.rand(1), expected)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_share_a_window(tmp_path, ranks):
+    """B1: the microbatches of all ranks together are one rank's; who has none repeats one at weight zero."""
+    dataset = Drawn(14)
+    alone = take(feed(tmp_path, dataset, microbatch=1, batch=6), 3)
+    shares = [
+        take(feed(tmp_path, dataset, microbatch=1, batch=6, rank=rank, ranks=ranks), 3) for rank in range(ranks)
+    ]
+
+    for number, whole in enumerate(alone):
+        windows = [share[number] for share in shares]
+        together = sorted(each for window in windows for each in window if each[0] >= 0)
+        assert together == sorted(whole)
+        assert len({len(window) for window in windows}) == 1
+
+
+@pytest.mark.parametrize("position", [0, 4, 8, 11, 15])
+def test_a_position_is_enough(tmp_path, position):
+    """B1: reading from a position on gives what reading from the start gives there."""
+    dataset = Drawn(11)
+    everything = take(feed(tmp_path, dataset), 6)
+    skipped = [0, 4, 8, 11, 15].index(position)
+
+    assert take(feed(tmp_path, dataset, position=position), 6 - skipped) == everything[skipped:]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_bad_row_is_told_as_it_is(tmp_path, workers):
+    """An error of the dataset keeps its kind and its sentence, from a worker too."""
+
+    class Bad(Drawn):
+        def item(self, index, draw):
+            raise BadData(f"row {index} has no answer", expected="the field answer")
+
+    with pytest.raises(BadData, match="has no answer"):
+        take(feed(tmp_path, Bad(8), workers=workers), 1)
+
+
+def test_workers_end_with_the_iterator(tmp_path):
+    """L4: closing the windows ends the loader's processes."""
+    before = children()
+    windows = feed(tmp_path, Drawn(8), workers=2).windows()
+    next(windows)
+    workers = children() - before
+    windows.close()
+    deadline = time.monotonic() + 10
+    while children() & workers and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+    assert len(workers) == 2
+    assert not children() & workers
+
+
+def children():
+    """Processes that this one started and that still are there."""
+    pid = os.getpid()
+    return {
+        child
+        for each in Path(f"/proc/{pid}/task").iterdir()
+        for child in (each / "children").read_text().split()
+    }
+
+
+def test_a_batch_on_the_cpu_stays():
+    """Nothing is copied where there is no device to copy to."""
+    batch = Batch({"x": torch.ones(2)}, units=2.0)
+
+    assert to_device(batch, CPU) is batch

@@ -1,0 +1,139 @@
+"""The process that trains: from a start to an outcome, artifacts whole and asked again in a new process."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from torch_helpers import CountingToken, RecordingChannel
+
+from app_trainer_sdk.errors import Diverged, InternalError, StopRequested
+from app_trainer_sdk.files import read_json, sha256_tree
+from app_trainer_sdk.start import Start
+from app_trainer_sdk.training.checkpoint import inspect_checkpoint
+from app_trainer_sdk.training.rank import Rank
+from app_trainer_sdk.training.replay import main as replay
+from app_trainer_sdk.values import Artifact
+
+SETTINGS = {"rows": 12, "validation_rows": 3, "updates": 4, "global_batch": 4, "checkpoint_every": 1}
+
+
+def rank_of(directory, attempt=1, *, stop_at=0, **settings):
+    job = {
+        "schema": "app.trainer.job/v1", "job_id": "j", "trainer": "app_trainer_sdk.testing.toys:ToyTrainer",
+        "model": "toy-mlp", "hyperparameters": {**SETTINGS, **settings},
+    }  # fmt: skip
+    start = Start(directory=str(directory), attempt=attempt, cache=str(directory / "cache"), job=job)
+    start.save()
+    token = CountingToken(stop_at)
+    return Rank(start, RecordingChannel(token), token)
+
+
+def rows(rank):
+    return [json.loads(line) for line in rank.layout.phases.read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A rank that did its job, and the facts of its outcome."""
+    rank = rank_of(tmp_path_factory.mktemp("finished"))
+    return rank, rank.work()
+
+
+def test_a_job_from_start_to_outcome(finished):
+    """A rank leaves counters, outputs with digests, a replay in a new process that agrees, a row a phase."""
+    rank, facts = finished
+    (output,) = facts["outputs"]
+    digest, size = sha256_tree(rank.layout.artifacts / "weights")
+
+    assert (facts["step"], facts["counters"]["updates"], facts["counters"]["examples"]) == (4, 4, 16)
+    assert (output["name"], output["sha256"], output["bytes"]) == ("weights", digest, size)
+    assert facts["replay"] == {"asked": 2, "same": True}
+    assert [row["phase"] for row in rows(rank)] == ["examine", "train", "export", "replay"]
+    assert {row["attempt"] for row in rows(rank)} == {1}
+    assert [facts["name"] for kind, facts in rank.channel.said if kind == "phase"] == [
+        "examine", "prepare", "train", "export", "replay",
+    ]  # fmt: skip
+    assert not [*rank.layout.root.glob(".artifacts*")]
+
+
+def test_stopped_and_gone_on(tmp_path):
+    """B2: a stop leaves a whole checkpoint; the next rank says where it goes on and does not train twice."""
+    first = rank_of(tmp_path, stop_at=9)
+    with pytest.raises(StopRequested):
+        first.work()
+    checkpoints = [inspect_checkpoint(each) for each in (tmp_path / "checkpoints").iterdir()]
+    second = rank_of(tmp_path, attempt=2)
+    facts = second.work()
+    (plan,) = [facts for kind, facts in second.channel.said if kind == "plan"]
+
+    assert all(not each.problem for each in checkpoints)
+    assert plan["resumed"] == max(each.step for each in checkpoints) > 0
+    assert facts["counters"]["updates"] == 4
+    third = rank_of(tmp_path, attempt=3)
+    third.work()
+
+    assert "train" not in [facts["name"] for kind, facts in third.channel.said if kind == "phase"]
+
+
+def test_a_row_that_is_not_a_number(tmp_path):
+    """N1: a run whose every batch is not finite ends as diverged in the phase ``train``."""
+    rank = rank_of(tmp_path, rows=4, blow_up_at=1, nonfinite_limit=2)
+    with pytest.raises(Diverged, match="2 updates in a row after update 0"):
+        rank.work()
+
+    assert rank.phase == "train"
+    assert rows(rank)[-1]["verdict"] == "failed: Diverged"
+
+
+class Exporter:
+    """What a trainer's export does, by hand."""
+
+    def __init__(self, names):
+        self.names = names
+        self.artifacts = {"full": ("weights",)}
+
+    def export(self, run, saved, directory):
+        for name in self.names:
+            (directory / name).mkdir()
+        return Artifact("weights")
+
+
+class Handed:
+    """As much of an opened job as export needs."""
+
+    class run:  # noqa: N801 - stands in for the handle
+        method = "full"
+
+    def __init__(self, trainer):
+        self.trainer = trainer
+
+
+def test_an_artifact_that_was_not_written(tmp_path):
+    """An export without its declared folder is refused, and what was handed over before stays."""
+    rank = rank_of(tmp_path)
+    rank._export(Handed(Exporter(["weights"])), None)
+    with pytest.raises(InternalError, match="export wrote no folder weights; expected weights"):
+        rank._export(Handed(Exporter(["other"])), None)
+
+    assert [each.name for each in (tmp_path / "artifacts").iterdir()] == ["weights"]
+
+
+def test_an_artifact_that_answers_otherwise(finished):
+    """An artifact whose answers in a new process differ from those before export is not handed over as good."""
+    rank, _ = finished
+    wrong = Artifact("weights", controls=[[0.1] * 8], expected=[123.0])
+
+    with pytest.raises(InternalError, match=r"answers \[.*\]; expected \[123.0\], as before export"):
+        rank._replay(wrong)
+
+
+def test_replaying_here(finished, tmp_path):
+    """The process that answers the controls needs the artifact, the start and nothing of the training."""
+    rank, _ = finished
+    question, answer = tmp_path / "question.json", tmp_path / "answer.json"
+    question.write_text(json.dumps({"artifact": "weights", "controls": [[0.1] * 8]}))
+    start = rank.layout.attempt(1) / "start.json"
+
+    assert replay([str(start), str(question), str(answer)]) == 0
+    assert len(read_json(answer)) == 1

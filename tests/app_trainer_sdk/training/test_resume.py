@@ -1,0 +1,403 @@
+"""Resuming is exact: a job that was stopped or killed anywhere makes the same numbers as one that was not."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from itertools import chain
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+import torch
+from torch import nn
+from torch_helpers import (
+    in_new_process,
+    make_trainer,
+    open_training,
+    read_lines,
+    same_tensors,
+    train,
+)
+
+from app_trainer_sdk.errors import InternalError
+from app_trainer_sdk.files import sha256_tree
+from app_trainer_sdk.training import supervised
+from app_trainer_sdk.training.checkpoint import load_checkpoint
+
+STEADY = {
+    "optimizer": "sgd", "beta1": 0.0, "schedule": "constant", "warmup_updates": 0, "evaluate_every": 0,
+    "checkpoint_every": 1000,
+}  # fmt: skip
+
+
+class Weight(nn.Module):
+    """One number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(()))
+
+
+def counting_trainer(rows):
+    return make_trainer(
+        lambda run: Weight(),
+        lambda modules, values, random: (modules.root.w * torch.tensor(values)).sum(),
+        [float(row) for row in range(rows)],
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Row numbers of every update of B1's uninterrupted run."""
+    return TestOrder.part(tmp_path_factory.mktemp("whole"), 0, 0)
+
+
+class TestOrder:
+    JOB: ClassVar = {"epochs": 3, "global_batch": 2, **STEADY}
+    CHECKS = 2  # asked before the microbatch and after the update
+
+    @staticmethod
+    def part(directory, stop_after, workers):
+        """Row numbers of one start, in order, as one list for each update."""
+        trainer = counting_trainer(10)
+        train(
+            trainer, Path(directory), stop_at=stop_after * TestOrder.CHECKS, dataloader_workers=workers,
+            **TestOrder.JOB,
+        )  # fmt: skip
+        return trainer.trained
+
+    def test_every_epoch_is_a_permutation(self, whole):
+        """B1: fifteen updates of two rows visit each of ten rows once an epoch, each time in another order."""
+        epochs = [[row for rows in whole[start : start + 5] for row in rows] for start in (0, 5, 10)]
+
+        assert len(whole) == 15
+        assert [sorted(epoch) for epoch in epochs] == [[*range(10)]] * 3
+        assert len({tuple(epoch) for epoch in epochs}) == 3
+
+    def test_stopped_after_k(self, tmp_path, whole):
+        """B1: stopped after update k and resumed in a new process, the joined ids are those of no stop."""
+        firsts = {k: self.part(tmp_path / str(k), k, 0) for k in range(1, 15)}
+        seconds = in_new_process(_order_parts, str(tmp_path), [*firsts])
+
+        assert [len(first) for first in firsts.values()] == [*firsts]
+        assert [firsts[k] + seconds[k] for k in firsts] == [whole] * 14
+
+    def test_three_stops_in_one_epoch(self, tmp_path, whole):
+        """B1: stopped after 1, 2 and 4 batches of one epoch, each resumed in a new process."""
+        parts = [in_new_process(_order_part, str(tmp_path), after, 0) for after in (1, 1, 2, 0)]
+
+        assert [len(part) for part in parts] == [1, 1, 2, 11]
+        assert [*chain(*parts)] == whole
+
+    def test_with_workers(self, tmp_path, whole):
+        """B1: the same with two loader workers, and with their number changed between the starts."""
+        parts = [
+            in_new_process(_order_part, str(tmp_path), after, workers)
+            for after, workers in ((1, 2), (1, 0), (5, 2), (0, 2))
+        ]
+
+        assert [len(part) for part in parts] == [1, 1, 5, 8]
+        assert [*chain(*parts)] == whole
+
+
+def _order_parts(directory, ks):
+    return {k: TestOrder.part(Path(directory) / str(k), 0, 0) for k in ks}
+
+
+def _order_part(directory, stop_after, workers):
+    return TestOrder.part(directory, stop_after, workers)
+
+
+def test_a_checkpoint_at_the_end_of_an_epoch(tmp_path):
+    """B2: resumed at step 8 of 16, exactly the second epoch's eight updates are made, each row once."""
+    job = {"epochs": 2, "global_batch": 8, **STEADY}
+    trainer = counting_trainer(64)
+    train(trainer, tmp_path, stop_at=8 * 2, **job)
+    first, trainer.trained[:] = list(trainer.trained), []
+    training = train(trainer, tmp_path, **job)
+    second, trainer.trained[:] = list(trainer.trained), []
+    again = train(trainer, tmp_path, **job)
+
+    assert (len(first), len(second)) == (8, 8)
+    assert sorted(row for rows in second for row in rows) == [*range(64)]
+    assert [line["step"] for line in training.metrics()] == [*range(1, 17)]
+    assert trainer.trained == []
+    assert again.metrics() == training.metrics()
+
+
+class TestRate:
+    @pytest.mark.parametrize("k", range(1, 10))
+    def test_linear_decay(self, tmp_path, k):
+        """B3: the rates 1.0, 0.9 ... 0.1 are the same when the run is stopped after k updates and resumed."""
+        job = {**STEADY, "schedule": "linear", "learning_rate": 1.0, "updates": 10, "global_batch": 1}
+        train(counting_trainer(10), tmp_path, stop_at=k * 2, **job)
+        training = train(counting_trainer(10), tmp_path, **job)
+
+        assert [line["learning_rate"] for line in training.metrics()] == [
+            1.0 * (1.0 - number / 10) for number in range(10)
+        ]
+        assert [line["learning_rate"] for line in training.metrics()] == pytest.approx(
+            [1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]
+        )
+
+    @pytest.mark.parametrize("k", range(1, 10))
+    def test_warm_up_and_accumulation(self, tmp_path, k):
+        """B3: the same with three updates of warm-up and accumulation 3."""
+        job = {
+            **STEADY, "schedule": "linear", "learning_rate": 0.9, "updates": 10, "microbatch": 1,
+            "gradient_accumulation_steps": 3, "warmup_updates": 3,
+        }  # fmt: skip
+        train(counting_trainer(30), tmp_path, stop_at=k * 4, **job)
+        stopped = len(read_lines(tmp_path / "metrics.jsonl"))
+        training = train(counting_trainer(30), tmp_path, **job)
+
+        assert stopped == k
+        assert [line["learning_rate"] for line in training.metrics()] == pytest.approx(
+            [0.3, 0.6, 0.9, *(0.9 * (1 - number / 7) for number in range(7))]
+        )
+
+
+class Adapter(nn.Module):
+    """B6's model: a frozen linear map and a rank-2 adapter beside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = nn.Linear(4, 4).requires_grad_(False)
+        self.a = nn.Parameter(torch.randn(2, 4))
+        self.b = nn.Parameter(torch.zeros(4, 2))
+
+    def forward(self, x):
+        return self.base(x) + x @ self.a.T @ self.b.T
+
+
+class TestAdapter:
+    JOB: ClassVar = {
+        "updates": 6,
+        "global_batch": 2,
+        "checkpoint_every": 1,
+        "checkpoints_kept": 10,
+        "evaluate_every": 0,
+    }
+
+    @staticmethod
+    def trainer():
+        def loss(modules, values, random):
+            x = torch.tensor(values).unsqueeze(-1) * torch.arange(4) * 0.1
+            return (modules.root(x) - 1.0).pow(2).sum()
+
+        return make_trainer(lambda run: Adapter(), loss, [float(row) for row in range(12)])
+
+    def test_resumed_in_a_new_process(self, tmp_path):
+        """B6: the adapter comes back bit for bit, the next loss is the uninterrupted one, files do not grow."""
+        whole = train(self.trainer(), tmp_path / "whole", **self.JOB)
+        train(self.trainer(), tmp_path / "cut", stop_at=3 * 2, **self.JOB)
+        saved = in_new_process(_resumed_adapter, str(tmp_path / "cut"))
+        cut = train(self.trainer(), tmp_path / "cut", **self.JOB)
+
+        assert saved["equal"]
+        assert saved["trainable"] == 16
+        assert cut.metrics() == whole.metrics()
+        sizes = [
+            (each.path / f"{section}.safetensors").stat().st_size
+            for section in ("model", "optimizer")
+            for each in cut.store.find()
+        ]
+        assert len(set(sizes[:6])) == 1
+        assert len(set(sizes[6:])) == 1
+        assert sorted(cut.snapshot().section("model")) == ["a", "b"]
+
+    def test_a_missing_adapter_file(self, tmp_path):
+        """B6: a checkpoint without the adapter's file is not resumed from, and reading it by force raises."""
+        training = train(self.trainer(), tmp_path, **self.JOB)
+        newest, _ = training.store.newest()
+        (newest.path / "model.safetensors").unlink()
+        again = open_training(self.trainer(), tmp_path, **self.JOB)
+        older, skipped = again.store.newest()
+
+        assert (newest.step, older.step) == (6, 5)
+        assert [each.problem for each in skipped] == ["model.safetensors is missing"]
+        with pytest.raises(InternalError, match="a is missing in the checkpoint"):
+            supervised.begin(again.trainer, again.run, load_checkpoint(newest))
+
+
+def _resumed_adapter(directory):
+    training = open_training(TestAdapter.trainer(), Path(directory), **TestAdapter.JOB)
+    saved = training.snapshot()
+    state = supervised.begin(training.trainer, training.run, saved)
+    trainable = [each for each in state.modules.root.parameters() if each.requires_grad]
+    return {
+        "equal": same_tensors(supervised.snapshot(state).tensors, {
+            name: each for name, each in saved.tensors.items() if not name.startswith("random/")
+        }),
+        "trainable": sum(each.numel() for each in trainable),
+    }  # fmt: skip
+
+
+class Noisy(nn.Module):
+    """Batch norm, dropout and a layer: everything a half-made update could leave behind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(3, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Dropout(0.2), nn.Linear(6, 1)
+        )
+
+    def forward(self, x):
+        return self.layers(x).squeeze(-1)
+
+
+class TestStopAnywhere:
+    JOB: ClassVar = {
+        "epochs": 2, "microbatch": 2, "gradient_accumulation_steps": 2, "evaluate_every": 2,
+        "warmup_updates": 2, "checkpoint_every": 3, "checkpoints_kept": 1, "learning_rate": 0.05,
+    }  # fmt: skip
+
+    @staticmethod
+    def trainer():
+        def loss(modules, values, random):
+            x = torch.tensor(values).unsqueeze(-1) * torch.tensor([1.0, 2.0, 3.0])
+            noise = torch.randn(x.shape, generator=random.torch()) * 0.1
+            error = (modules.root(x + noise) - torch.tensor(values)).pow(2)
+            return error.sum()
+
+        rows = [0.1 * row for row in range(6)]
+        return make_trainer(lambda run: Noisy(), loss, rows, validation=rows[:3], minimum_rows=2)
+
+    def test_every_check_of_a_run(self, tmp_path):
+        """B3: stopped at each place a run asks whether to stop - updates, microbatches, evaluations, the last
+        one included - and resumed once, a run leaves the same metrics, evaluations and weights.
+        """  # fmt: skip
+        whole = train(self.trainer(), tmp_path / "whole", **self.JOB)
+        for check in range(1, whole.token.checks + 1):
+            directory = tmp_path / str(check)
+            stopped = train(self.trainer(), directory, stop_at=check, **self.JOB)
+            resumed = train(self.trainer(), directory, **self.JOB)
+
+            assert stopped.stopped, check
+            assert resumed.metrics() == whole.metrics(), check
+            assert resumed.evaluations() == whole.evaluations(), check
+            assert same_tensors(resumed.snapshot().section("model"), whole.snapshot().section("model")), check
+            assert same_tensors(resumed.snapshot().section("optimizer"), whole.snapshot().section("optimizer"))
+
+    def test_stopped_again_and_again(self, tmp_path):
+        """B3: stopped at every ninth check until it is done, a run is still the same."""
+        whole = train(self.trainer(), tmp_path / "whole", **self.JOB)
+        starts = 0
+        while (training := train(self.trainer(), tmp_path / "cut", stop_at=9, **self.JOB)).stopped:
+            starts += 1
+
+        assert starts > 1
+        assert training.metrics() == whole.metrics()
+        assert training.evaluations() == whole.evaluations()
+        assert same_tensors(training.snapshot().section("model"), whole.snapshot().section("model"))
+
+
+TOY = {
+    "trainer": "app_trainer_sdk.testing.toys:ToyTrainer", "model": "toy-mlp", "job_id": "toy",
+    "hyperparameters": {
+        "epochs": 3, "rows": 43, "validation_rows": 5, "dropout": 0.2, "noise": 0.3, "unit_free_share": 0.1,
+        "microbatch": 2, "gradient_accumulation_steps": 2, "warmup_updates": 5, "evaluate_every": 4,
+        "checkpoint_every": 2, "sleep_seconds": 0.02, "dataloader_workers": 1,
+    },
+}  # fmt: skip
+
+
+def start_toy(directory, job=TOY):
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "asked.json").write_text(json.dumps(job))
+    environment = {**os.environ, "APP_TRAINER_CACHE_DIR": str(directory / "cache"), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "app_trainer_sdk.run", "--quiet", "--job", directory / "asked.json",
+         "--job-dir", directory / "job"],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment,
+    )  # fmt: skip
+
+
+def wait_for(condition, process, seconds=60.0):
+    """Wait until ``condition`` holds; a process that ended first is a failure."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, process.stdout.read().decode()
+        assert time.monotonic() < deadline, "too slow"
+        time.sleep(0.002)
+
+
+def rank_of(supervisor):
+    """The training process of a supervisor."""
+    children = Path(f"/proc/{supervisor.pid}/task/{supervisor.pid}/children").read_text().split()
+    assert children
+    return int(children[0])
+
+
+def newest_step(job):
+    """The newest checkpoint's step by its name, -1 while there is none."""
+    return max((int(each.name.split("-")[1]) for each in (job / "checkpoints").glob("step-*")), default=-1)
+
+
+def finish(process):
+    output, _ = process.communicate(timeout=120)
+    return process.returncode, output.decode()
+
+
+@pytest.fixture(scope="module")
+def toy_job(tmp_path_factory):
+    """The directory of a toy job that nobody touched."""
+    directory = tmp_path_factory.mktemp("toy")
+    code, output = finish(start_toy(directory))
+    assert code == 0, output
+    return directory / "job"
+
+
+class TestKilled:
+    def test_rank_and_supervisor_killed(self, tmp_path, toy_job):
+        """B1, C1: killed by SIGKILL four times - the rank, and once the supervisor - at random moments of the
+        steps, saving included, the toy ends with the metrics, evaluations and artifact bytes of a run that
+        nobody touched.
+        """  # fmt: skip
+        moments = random.Random(20)
+        job = tmp_path / "job"
+        for victim in ("rank", "supervisor", "rank", "rank"):
+            before = newest_step(job)
+            process = start_toy(tmp_path)
+            wait_for(lambda before=before: newest_step(job) > before, process)
+            time.sleep(moments.random() * 0.15)
+            target = process.pid if victim == "supervisor" else rank_of(process)
+            os.kill(target, signal.SIGKILL)
+            code, _ = finish(process)
+
+            assert code == (-signal.SIGKILL if victim == "supervisor" else 70)
+        code, output = finish(start_toy(tmp_path))
+
+        assert code == 0, output
+        assert_same_job(job, toy_job)
+
+    def test_a_finished_job_is_left_alone(self, toy_job):
+        """B2: a job that is complete says so, makes no update and leaves its artifact's bytes."""
+        whole = toy_job
+        digest = sha256_tree(whole / "artifacts")
+        before = (whole / "metrics.jsonl").read_bytes()
+        process = subprocess.run(
+            [sys.executable, "-m", "app_trainer_sdk.run", "--job", whole.parent / "asked.json",
+             "--job-dir", whole],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+        assert process.returncode == 0
+        assert "already complete" in process.stdout + process.stderr
+        assert sha256_tree(whole / "artifacts") == digest
+        assert (whole / "metrics.jsonl").read_bytes() == before
+
+
+def assert_same_job(job, whole):
+    assert read_lines(job / "metrics.jsonl") == read_lines(whole / "metrics.jsonl")
+    assert read_lines(job / "evaluations.jsonl") == read_lines(whole / "evaluations.jsonl")
+    assert sha256_tree(job / "artifacts") == sha256_tree(whole / "artifacts")
+    ours, theirs = (json.loads((each / "result.json").read_text()) for each in (job, whole))
+    assert ours["counters"] == theirs["counters"]
+    assert ours["status"] == "succeeded"
