@@ -24,7 +24,7 @@ demo: setup
 	cat build/demo/report.md
 
 test: setup
-	$(RUN) -m pytest
+	$(RUN) -m pytest --numprocesses 2 --dist loadfile
 
 check: setup
 	$(VENV)/bin/ruff check .
