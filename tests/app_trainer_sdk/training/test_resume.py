@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import signal
@@ -296,6 +297,56 @@ class TestStopAnywhere:
         assert training.metrics() == whole.metrics()
         assert training.evaluations() == whole.evaluations()
         assert same_tensors(training.snapshot().section("model"), whole.snapshot().section("model"))
+
+
+def test_a_failure_past_the_checkpoint(tmp_path):
+    """B1: lines of updates that a failure took with it are cut on resume, and made again the same."""
+    job = {**STEADY, "epochs": 2, "global_batch": 2, "checkpoint_every": 3, "learning_rate": 0.1}
+    fail_at = [8]
+
+    def loss(modules, values, random):
+        fail_at[0] -= 1
+        if fail_at[0] == 0:
+            raise OSError("the machine went away")
+        return (modules.root.w * torch.tensor(values)).sum()
+
+    trainer = make_trainer(lambda run: Weight(), loss, [float(row) for row in range(10)])
+    with pytest.raises(OSError, match="went away"):
+        train(trainer, tmp_path / "cut", **job)
+    written = len(read_lines(tmp_path / "cut" / "metrics.jsonl"))
+    resumed = train(trainer, tmp_path / "cut", **job)
+    whole = train(trainer, tmp_path / "whole", **job)
+
+    assert written == 7  # and the newest checkpoint is of update 6
+    assert resumed.metrics() == whole.metrics()
+
+
+def test_the_loss_scale_goes_on(tmp_path):
+    """H1: scale and growth counter after a resume are those of the uninterrupted run, overflows included."""
+
+    def trainer():
+        attempts = iter([1.0, math.inf, 1.0, 1.0, 1.0, 1.0])
+
+        def loss(modules, values, random):
+            factor = next(attempts)
+            return (
+                modules.root.w * factor
+                if math.isfinite(factor)
+                else modules.root.w * 1e38 + modules.root.w * 1e38
+            )
+
+        return make_trainer(lambda run: Weight(), loss, [0.0] * 8)
+
+    job = {**STEADY, "updates": 5, "global_batch": 1, "settings": {"mixed_precision": "fp16"}}
+    whole = train(trainer(), tmp_path / "whole", **job)
+    one = trainer()
+    first = train(one, tmp_path / "cut", stop_at=6, **job)
+    between = first.snapshot().values["scaler"]
+    second = train(one, tmp_path / "cut", **job)
+
+    assert (between["scale"], between["_growth_tracker"]) == (32768.0, 1)
+    assert second.snapshot().values["scaler"] == whole.snapshot().values["scaler"]
+    assert second.metrics() == whole.metrics()
 
 
 TOY = {

@@ -494,6 +494,24 @@ class TestSeeds:
         assert not any(same_tensors(finals[0], finals[other]) for other in (1, 2))
         assert not same_tensors(finals[1], finals[2])
 
+    def test_noise_and_dropout_differ_between_updates(self, tmp_path):
+        """N4: no two microbatches draw the same noise or dropout; a second run draws the same as the first."""
+        drawn = []
+
+        def loss(modules, values, random):
+            noise = float(torch.rand((), generator=random.torch()))
+            mask = nn.functional.dropout(torch.ones(32), 0.5)
+            drawn.append((noise, tuple(mask.tolist())))
+            return modules.root.w.sum() * noise
+
+        trainer = make_trainer(lambda run: Scalars(0.0), loss, [0] * 4)
+        for name in ("1", "2"):
+            train(trainer, tmp_path / name, epochs=3, microbatch=1, global_batch=2, **PLAIN)
+        first, second = drawn[:12], drawn[12:]
+
+        assert first == second
+        assert [len(set(values)) for values in zip(*first, strict=True)] == [12, 12]
+
     def test_two_processes(self, tmp_path):
         """N4: seed 7 with a fresh head gives the same first and last weights in two processes."""
         torch.rand(5)
