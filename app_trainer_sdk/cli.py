@@ -16,6 +16,7 @@ VERBS = {
     "check": ("check", "prove that a trainer keeps the contract"),
     "describe": ("describe", "print what the installed trainers offer"),
     "run": ("run", "run a job, or go on with it"),
+    "checkpoints": ("checkpoints", "list a job's checkpoints, and why one is not valid"),
 }
 ALIASES = {"train": "run"}
 

@@ -140,7 +140,8 @@ def evaluation(subject: Subject) -> str | None:
 
 def saves(subject: Subject) -> str:
     """A checkpoint verifies, and ``begin`` rebuilds from it exactly what it holds."""
-    from app_trainer_sdk.training.checkpoint import CheckpointStore, copied, inspect_checkpoint, load_checkpoint
+    from app_trainer_sdk.checkpoints import inspect_checkpoint
+    from app_trainer_sdk.training.checkpoint import CheckpointStore, copied, load_checkpoint
 
     refuse_if_not(subject.trainer.snapshot(subject.started.state), Snapshot, "snapshot")
     store = CheckpointStore(subject.folder / "checkpoints", "check")

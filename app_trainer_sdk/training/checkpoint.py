@@ -17,9 +17,7 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,34 +25,17 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from app_trainer_sdk.checkpoints import (
+    CHECKPOINT_SCHEMA,
+    MANIFEST,
+    STATE,
+    Checkpoint,
+    find_checkpoints,
+    inspect_checkpoint,
+)
 from app_trainer_sdk.errors import BadJob, DiskFull, InternalError, is_disk_full
 from app_trainer_sdk.files import read_json, remove_tree, sha256_file, sync_directory, sync_file, write_json
 from app_trainer_sdk.values import Snapshot
-
-CHECKPOINT_SCHEMA = "app.trainer.checkpoint/v1"
-MANIFEST = "manifest.json"
-STATE, PLAN, IDENTITY = "state.json", "plan.json", "identity.json"
-# A second number only where another run already has the step in the same folder.
-FOLDER = re.compile(r"step-(\d{8,})(?:-\d+)?")
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """A checkpoint found on disk.
-
-    Attributes:
-        path: its directory.
-        step: updates made.
-        run: identifier of the job that wrote it.
-        problem: why it is not valid, empty when it is.
-        size_bytes: bytes of all files the manifest names.
-    """
-
-    path: Path
-    step: int
-    run: str
-    problem: str = ""
-    size_bytes: int = 0
 
 
 class CheckpointStore:
@@ -110,9 +91,7 @@ class CheckpointStore:
 
     def find(self) -> list[Checkpoint]:
         """Every checkpoint folder, newest step first, invalid ones with their problem."""
-        if not self.directory.is_dir():
-            return []
-        folders = [each for each in self.directory.iterdir() if FOLDER.fullmatch(each.name)]
+        folders = find_checkpoints(self.directory)
         found = [self._verified.get(each) or inspect_checkpoint(each) for each in folders]
         self._verified |= {each.path: each for each in found if not each.problem}  # digests are read once
         return sorted(found, key=lambda each: each.step, reverse=True)
@@ -185,22 +164,6 @@ class CheckpointStore:
         return place
 
 
-def inspect_checkpoint(folder: Path, *, digests: bool = True) -> Checkpoint:
-    """Read a checkpoint's manifest and verify sizes and, with ``digests``, contents of all files it names."""
-    match = FOLDER.fullmatch(folder.name)
-    step = int(match[1]) if match else -1
-    try:
-        manifest = read_json(folder / MANIFEST)
-        run, files = str(manifest["run"]), dict(manifest["files"])
-        step = int(manifest["step"])
-    except FileNotFoundError:
-        return Checkpoint(folder, step, "", "it has no manifest: it was never completed")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return Checkpoint(folder, step, "", f"its manifest cannot be read ({type(error).__name__}: {error})")
-    total = sum(int(each["size"]) for each in files.values())
-    return Checkpoint(folder, step, run, _first_problem(folder, files, digests), total)
-
-
 def load_checkpoint(checkpoint: Checkpoint) -> Snapshot:
     """The snapshot a checkpoint holds; tensors are copies in memory, dtypes as saved."""
     tensors: dict[str, Tensor] = {}
@@ -209,11 +172,6 @@ def load_checkpoint(checkpoint: Checkpoint) -> Snapshot:
             for name in file.keys():  # noqa: SIM118 - not a mapping
                 tensors[f"{path.stem}/{name}"] = file.get_tensor(name)
     return Snapshot(tensors, read_json(checkpoint.path / STATE))
-
-
-def read_document(checkpoint: Checkpoint, name: str) -> Any:
-    """A JSON document of the checkpoint, such as its plan."""
-    return read_json(checkpoint.path / name)
 
 
 def copied(snapshot: Snapshot) -> Snapshot:
@@ -235,15 +193,3 @@ def _sections(snapshot: Snapshot) -> dict[str, dict[str, Tensor]]:
             raise InternalError(f"a snapshot's tensor is called {name!r}", expected="section/name")
         sections.setdefault(section, {})[rest] = tensor
     return sections
-
-
-def _first_problem(folder: Path, files: Mapping[str, Mapping[str, Any]], digests: bool) -> str:
-    for name, expected in files.items():
-        path = folder / name
-        if not path.is_file():
-            return f"{name} is missing"
-        if path.stat().st_size != expected["size"]:
-            return f"{name} has {path.stat().st_size} bytes, the manifest says {expected['size']}"
-        if digests and sha256_file(path) != expected["sha256"]:
-            return f"{name} does not have the digest its manifest says"
-    return ""

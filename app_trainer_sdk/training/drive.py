@@ -6,6 +6,7 @@ It iterates over a trainer's facts and is the same for every trainer, with or wi
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -15,15 +16,17 @@ from typing import Any
 import torch
 
 from app_trainer_sdk.channel import RankChannel, StopToken
+from app_trainer_sdk.checkpoints import STATE, Checkpoint, read_document
 from app_trainer_sdk.contract import Trainer
 from app_trainer_sdk.errors import Diverged, InternalError, StopRequested
 from app_trainer_sdk.handle import Run
 from app_trainer_sdk.paths import JobDirectory
 from app_trainer_sdk.plan import Plan
-from app_trainer_sdk.training.checkpoint import STATE, Checkpoint, CheckpointStore, copied, read_document
+from app_trainer_sdk.training.checkpoint import CheckpointStore, copied
 from app_trainer_sdk.training.metrics import MetricsWriter, append_line, count_lines, keep_lines, read_numbers
 from app_trainer_sdk.training.random_state import capture_random, restore_random
 from app_trainer_sdk.training.randomness import CPU, global_seeds, seed_globals
+from app_trainer_sdk.training.saver import Saver
 from app_trainer_sdk.values import Snapshot, StepInfo
 
 PROGRESS_SECONDS = 0.5
@@ -62,6 +65,7 @@ class Drive:
         self._said = 0.0
         self._first_step = 0
         self._pending: list[str] = []
+        self._saver = Saver()
 
     def train(self, saved: Snapshot | None) -> None:
         """Make the updates that are left; afterwards the last checkpoint holds the result.
@@ -82,6 +86,11 @@ class Drive:
         self._metrics = MetricsWriter(self._desk.layout.metrics, clock=self._desk.clock)
         try:
             self._iterate(state)
+            self._saver.finish()
+        except StopRequested as stop:
+            if stop.checkpoint:
+                self._saver.finish()
+            raise
         finally:
             self._metrics.close()
 
@@ -97,6 +106,7 @@ class Drive:
                 now = self._desk.clock()
                 self._metrics.add(info, now - before)
                 before = now
+                self._saver.raise_if_failed()
                 if info.applied:
                     self._step = info.step
                     self._between(state, info.step)
@@ -164,27 +174,26 @@ class Drive:
     def _save(self, state: Any) -> None:
         if self._step == self._saved_step:
             return
-        desk = self._desk
         assert self._run.device is not None
         self._metrics.flush(sync=True)
         taken = self._trainer.snapshot(state)
-        _refuse_nonfinite(taken, self._step)
         tensors, random_values = capture_random(self._run.device)
         named = {f"random/{name}": tensor for name, tensor in tensors.items()}
         values = {**taken.values, "random": random_values, "driver": self._driver_values()}
         snapshot = copied(Snapshot({**taken.tensors, **named}, values))
-        del taken
-        started = desk.clock()
-        documents = {"plan.json": desk.plan.document(), "identity.json": dict(desk.identity)}
-        saved = desk.store.save(self._step, snapshot, documents)
-        desk.store.retain(self._every("checkpoints_kept"))
+        self._saver.start(functools.partial(self._write, self._step, snapshot))
         self._saved_step = self._step
-        self._say_saved(saved, desk.clock() - started)
 
-    def _say_saved(self, saved: Checkpoint, seconds: float) -> None:
-        self._desk.channel.say(
-            "checkpoint", step=saved.step, bytes=saved.size_bytes, seconds=seconds, name=saved.path.name
-        )
+    def _write(self, step: int, snapshot: Snapshot) -> None:
+        """Write one checkpoint, in the saver's thread; afterwards older ones may go."""
+        desk = self._desk
+        started = desk.clock()
+        _refuse_nonfinite(snapshot, step)
+        documents = {"plan.json": desk.plan.document(), "identity.json": dict(desk.identity)}
+        saved = desk.store.save(step, snapshot, documents)
+        desk.store.retain(self._every("checkpoints_kept"))
+        seconds = desk.clock() - started
+        desk.channel.say("checkpoint", step=step, bytes=saved.size_bytes, seconds=seconds, name=saved.path.name)
 
     def _driver_values(self) -> dict[str, Any]:
         return {

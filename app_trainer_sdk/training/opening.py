@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from app_trainer_sdk.catalog import ModelRow
+from app_trainer_sdk.checkpoints import Checkpoint, read_document
 from app_trainer_sdk.contract import SupervisedTrainer, Trainer
 from app_trainer_sdk.errors import BadData, InternalError
 from app_trainer_sdk.files import read_json, write_json
@@ -24,7 +25,7 @@ from app_trainer_sdk.paths import JobDirectory
 from app_trainer_sdk.plan import DataFacts, DeviceFacts, Plan, resolve_plan
 from app_trainer_sdk.registry import find_trainer
 from app_trainer_sdk.start import Start
-from app_trainer_sdk.training.checkpoint import Checkpoint, CheckpointStore, read_document
+from app_trainer_sdk.training.checkpoint import CheckpointStore
 from app_trainer_sdk.training.device import DTYPES, device_facts, pick_device
 from app_trainer_sdk.training.identity import OPERATIONAL, describe_identity, refuse_differences
 from app_trainer_sdk.training.memory import Ledger

@@ -16,9 +16,10 @@ from safetensors.torch import save_file
 from torch import nn
 from torch_helpers import drive, in_new_process, make_trainer, open_training, same_tensors, train
 
+from app_trainer_sdk.checkpoints import inspect_checkpoint
 from app_trainer_sdk.errors import BadJob, DiskFull, InternalError
 from app_trainer_sdk.training import supervised
-from app_trainer_sdk.training.checkpoint import CheckpointStore, copied, inspect_checkpoint, load_checkpoint
+from app_trainer_sdk.training.checkpoint import CheckpointStore, copied, load_checkpoint
 from app_trainer_sdk.values import Modules, Snapshot
 
 DOCUMENTS = {"plan.json": {"updates": 40}, "identity.json": {"seed": 1}}

@@ -7,10 +7,10 @@ import json
 import pytest
 from torch_helpers import CountingToken, RecordingChannel
 
+from app_trainer_sdk.checkpoints import inspect_checkpoint
 from app_trainer_sdk.errors import Diverged, InternalError, StopRequested
 from app_trainer_sdk.files import read_json, sha256_tree
 from app_trainer_sdk.start import Start
-from app_trainer_sdk.training.checkpoint import inspect_checkpoint
 from app_trainer_sdk.training.rank import Rank
 from app_trainer_sdk.training.replay import main as replay
 from app_trainer_sdk.values import Artifact
