@@ -1,19 +1,14 @@
-"""Owns the process a container starts: it begins the rank, hears what it says, and always tells the end.
+"""Owns the process a container starts: it begins the ranks, hears what they say, and always tells the end.
 
-Torch-free, so it is up at once, small, and alive when the rank is not. It owns events, the exit code and
-``result.json``; it never trains.
+Torch-free, so it is up at once, small, and alive when a rank is not. It owns signals, the exit code and
+``result.json``; ``ranks.py`` owns the processes, ``narrator.py`` the events. It never trains.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
-import selectors
 import signal
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -25,12 +20,13 @@ from app_trainer_sdk.claim import is_finished, make_folder
 from app_trainer_sdk.console import Console, seconds_text
 from app_trainer_sdk.errors import ExitCode, StopReason, StopRequested, TrainerError
 from app_trainer_sdk.events import EventLog
-from app_trainer_sdk.files import read_json, write_json
+from app_trainer_sdk.files import write_json
 from app_trainer_sdk.inputs import fetch_inputs, fetch_weights
 from app_trainer_sdk.job import Job, check_job, load_job
+from app_trainer_sdk.narrator import Narrator
 from app_trainer_sdk.outcome import describe_failure, outcome_document, status_of
 from app_trainer_sdk.paths import JobDirectory, cache_directory, number_from_environment
-from app_trainer_sdk.plan import Plan, plan_lines
+from app_trainer_sdk.ranks import LOG_TAIL_LINES, Ranks
 from app_trainer_sdk.registry import find_trainer
 from app_trainer_sdk.report import write_report
 from app_trainer_sdk.sinks import HttpSink, NoSink, Sink
@@ -38,13 +34,19 @@ from app_trainer_sdk.start import Start
 
 RESULT_SCHEMA = "app.trainer.result/v1"
 SECOND_SIGNAL_SECONDS = 1.0
-LOG_TAIL_LINES = 12
+LISTEN_SECONDS = 0.1
 #: Kept of the grace for the last words after the last try to deliver them.
 LAST_SECONDS = 1.0
 
 
-def run_job(job_file: Path, directory: Path, *, console: Console | None = None) -> ExitCode:
+def run_job(job_file: Path, directory: Path, *, console: Console | None = None, ranks: int = 1) -> ExitCode:
     """Run a job, or go on with it, in ``directory``; on a finished one say so and change nothing.
+
+    Args:
+        job_file: the job document.
+        directory: the job's directory.
+        console: what a person sees.
+        ranks: processes that train together.
 
     Returns:
         the code the process should exit with.
@@ -58,7 +60,7 @@ def run_job(job_file: Path, directory: Path, *, console: Console | None = None) 
         if is_finished(layout, job):
             console.lines([f"{job.identifier()} is already complete: see {layout.report}; nothing was changed"])
             return ExitCode.SUCCEEDED
-        supervisor = Supervisor(job, layout, console)
+        supervisor = Supervisor(job, layout, console, ranks=ranks)
     except TrainerError as error:
         console.lines([f"error: {error}"])
         return error.code
@@ -68,7 +70,9 @@ def run_job(job_file: Path, directory: Path, *, console: Console | None = None) 
 class Supervisor:
     """One attempt of one job."""
 
-    def __init__(self, job: Job, layout: JobDirectory, console: Console, sink: Sink | None = None) -> None:
+    def __init__(
+        self, job: Job, layout: JobDirectory, console: Console, sink: Sink | None = None, *, ranks: int = 1
+    ) -> None:
         self._job = job
         self._layout = layout
         self._console = console
@@ -80,24 +84,21 @@ class Supervisor:
         self._stopped_at = 0.0
         self._stop_told: StopRequested | None = None
         self._fetching = False
-        self._phase = "inputs"
-        self._step: int | None = None
-        self._progress: Mapping[str, Any] | None = None
-        self._progress_sent = float("-inf")
-        self._process: subprocess.Popen[bytes] | None = None
-        self._connection: socket.socket | None = None
+        self._count = ranks
+        self._ranks: Ranks | None = None
 
     def run(self) -> ExitCode:
         """Do it, and leave result, report and terminal event whatever happens."""
         numbers = (signal.SIGTERM, signal.SIGINT)
         previous = {number: signal.signal(number, self._on_signal) for number in numbers}
         try:
-            self._events = EventLog(
+            events = EventLog(
                 self._folder,
                 job_id=self._job.identifier(),
                 attempt=self._attempt,
                 instance=secrets.token_hex(4),
             )
+            self._narrator = Narrator(events, self._sink, self._console)
             return self._finish(self._outcome())
         finally:
             for number, handler in previous.items():
@@ -107,14 +108,14 @@ class Supervisor:
         try:
             if not self._layout.job.exists():
                 write_json(self._layout.job, self._job.document())
-            self._say("job.accepted", status="running", sdk=__version__)
-            start = self._prepare_start()
-            return self._supervise(start)
+            self._narrator.say("job.accepted", status="running", sdk=__version__)
+            self._prepare_start()
+            return self._supervise()
         except (Exception, StopRequested) as error:  # noqa: BLE001 - the end is told whatever it is
-            failure = describe_failure(error, phase=self._phase, step=self._step)
+            failure = describe_failure(error, phase=self._narrator.phase, step=self._narrator.step)
             return outcome_document(ExitCode(failure["code"]), failure=failure)
 
-    def _prepare_start(self) -> Start:
+    def _prepare_start(self) -> None:
         """Make inputs and weights local; a rank never downloads."""
         trainer = find_trainer(self._job.trainer)
         _, row, _ = check_job(self._job, trainer)
@@ -127,9 +128,9 @@ class Supervisor:
             directory=str(self._layout.root), attempt=self._attempt, cache=str(cache), job=self._job.document(),
             inputs={name: str(path) for name, path in inputs.items()},
             weights={role: str(path) for role, path in weights.items()}, weights_identity=identities,
+            ranks=self._count,
         )  # fmt: skip
         start.save()
-        return start
 
     @contextlib.contextmanager
     def _interruptible(self) -> Iterator[None]:
@@ -141,134 +142,21 @@ class Supervisor:
         finally:
             self._fetching = False
 
-    def _supervise(self, start: Start) -> dict[str, Any]:
-        mine, theirs = socket.socketpair()
-        self._connection = mine
-        log = self._folder / "logs" / "rank-0.log"
-        log.parent.mkdir(exist_ok=True)
-        self._outcome_file.unlink(missing_ok=True)  # of an earlier start of the same attempt
-        start_file = self._folder / "start.json"
-        command = [sys.executable, "-m", "app_trainer_sdk.training.rank", str(start_file), str(theirs.fileno())]
-        with log.open("ab") as output:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=[theirs.fileno()],
-                start_new_session=True, env=_rank_environment(),
-            )  # fmt: skip
-        theirs.close()
-        if self._stop is not None:
-            self._pass_on_stop()
+    def _supervise(self) -> dict[str, Any]:
+        self._ranks = Ranks(self._folder, self._count)
         try:
-            self._listen(mine)
-            self._await_end()
-        finally:
-            _end_session(self._process.pid)
-            mine.close()
-        return self._read_outcome(log)
-
-    def _listen(self, connection: socket.socket) -> None:
-        """Hear the rank until it has closed its end."""
-        pieces = b""
-        with selectors.DefaultSelector() as selector:
-            selector.register(connection, selectors.EVENT_READ)
-            while True:
-                for _ in selector.select(timeout=0.1):
-                    piece = _receive(connection)
-                    if not piece:
-                        return
-                    *lines, pieces = (pieces + piece).split(b"\n")
-                    for line in lines:
-                        self._hear(line)
-                self._flush_progress()
+            self._ranks.begin()
+            self._pass_on_stop()  # of a signal that came before there was anybody to tell
+            while self._ranks.working:
+                for message in self._ranks.listen(LISTEN_SECONDS):
+                    self._narrator.hear(message)
+                self._narrator.flush_progress()
                 self._tell_stop()
+                self._ranks.mind_failures(self._stop)
                 self._enforce_grace()
-                assert self._process is not None
-                if self._process.poll() is not None and not selector.select(timeout=0):
-                    return
-
-    def _await_end(self) -> None:
-        assert self._process is not None
-        while True:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(timeout=0.1)
-                return
-            self._enforce_grace()
-
-    def _hear(self, line: bytes) -> None:
-        import json
-
-        facts = json.loads(line)
-        kind = facts.pop("kind")
-        handler = getattr(self, f"_on_{kind}", None)
-        if handler is not None:
-            handler(facts)
-
-    def _on_plan(self, facts: dict[str, Any]) -> None:
-        plan = Plan.from_document(facts["plan"])
-        self._console.lines(plan_lines(plan))
-        for skipped in facts["skipped"]:
-            self._console.lines([f"checkpoint skipped: {skipped}"])
-        if facts["resumed"] is not None:
-            self._console.lines([f"resuming after update {facts['resumed']}"])
-        settings = {name: knob.effective for name, knob in plan.settings.items()}
-        self._say(
-            "job.plan", status="running", updates=plan.updates, examples_per_update=plan.examples_per_update,
-            examples_seen=plan.examples_seen, resumed=facts["resumed"], settings=settings, data=facts["data"],
-        )  # fmt: skip
-
-    def _on_phase(self, facts: dict[str, Any]) -> None:
-        self._phase = facts["name"]
-        self._flush_progress(now=True)
-        self._console.lines([f"phase: {self._phase}"])
-        self._say("job.phase", status="running", phase={"name": self._phase}, edge="start")
-
-    def _on_phase_end(self, facts: dict[str, Any]) -> None:
-        self._say("job.phase", status="running", phase={"name": facts["phase"]}, edge="end", row=facts)
-
-    def _on_work(self, facts: dict[str, Any]) -> None:
-        total = f"/{facts['total']}" if facts["total"] else ""
-        self._console.lines([f"{facts['label']}: {facts['done']}{total}"])
-
-    def _on_progress(self, facts: dict[str, Any]) -> None:
-        self._step = facts["step"]
-        self._progress = facts
-        self._console.progress(facts)
-        self._flush_progress()
-
-    def _on_evaluation(self, facts: dict[str, Any]) -> None:
-        numbers = {name: value for name, value in facts.items() if name not in ("step", "split", "seconds")}
-        told = ", ".join(f"{name} {value:.4f}" for name, value in numbers.items() if value is not None)
-        self._console.lines([f"evaluation after update {facts['step']}, {facts['split']}: {told}"])
-        self._say("job.evaluation", status="running", step=facts["step"], split=facts["split"], metrics=numbers)
-
-    def _on_checkpoint(self, facts: dict[str, Any]) -> None:
-        self._console.lines(
-            [f"checkpoint {facts['name']}: {facts['bytes']:,} bytes in {facts['seconds']:.2f} s"]
-        )
-        self._say("job.checkpoint", status="running", checkpoint=facts)
-
-    def _on_artifact(self, facts: dict[str, Any]) -> None:
-        self._say("job.artifact", status="running", artifact=facts)
-
-    def _flush_progress(self, *, now: bool = False) -> None:
-        """Say the latest progress, not more often than the interval, and always before something else."""
-        interval = number_from_environment("MIN_EVENT_INTERVAL", 5.0)
-        if self._progress is None or (not now and time.monotonic() - self._progress_sent < interval):
-            return
-        facts, self._progress = self._progress, None
-        self._progress_sent = time.monotonic()
-        step, total = facts["step"], facts["total"]
-        progress = {"fraction": step / total, "step": step, "total": total, "eta_s": facts["eta_seconds"]}
-        performance = {"step_s": facts["seconds"], "data_wait_s": facts["data_seconds"]}
-        self._sink.send(
-            self._events.add(
-                "job.progress", status="running", phase={"name": self._phase}, progress=progress,
-                metrics=facts["metrics"], nonfinite=facts["nonfinite"], perf=performance,
-            )
-        )  # fmt: skip
-
-    def _say(self, kind: str, **facts: Any) -> None:
-        self._flush_progress(now=True)
-        self._sink.send(self._events.add(kind, **facts))
+        finally:
+            self._ranks.close()
+        return self._ranks.outcome(self._stop, phase=self._narrator.phase, step=self._narrator.step)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._stop is None:
@@ -285,14 +173,8 @@ class Supervisor:
         self._pass_on_stop()
 
     def _pass_on_stop(self) -> None:
-        if self._connection is None or self._stop is None:
-            return
-        word = "true" if self._stop.checkpoint else "false"
-        message = f'{{"kind": "stop", "reason": "{self._stop.reason}", "checkpoint": {word}}}\n'
-        try:
-            self._connection.sendall(message.encode())
-        except OSError:
-            return  # the rank is gone already; its outcome tells how
+        if self._ranks is not None and self._stop is not None:
+            self._ranks.tell(self._stop)
 
     def _tell_stop(self) -> None:
         """Say once that a signal was heard; a handler must not print."""
@@ -317,27 +199,8 @@ class Supervisor:
         grace = number_from_environment("GRACE_SECONDS", 30.0)
         allowed = grace - max(2.0, grace * 0.05)
         if self._stop is not None and time.monotonic() - self._stopped_at > allowed:
-            assert self._process is not None
-            _end_session(self._process.pid)
-
-    def _read_outcome(self, log: Path) -> dict[str, Any]:
-        """What the rank left, or what its silence means."""
-        assert self._process is not None
-        if self._outcome_file.exists():
-            outcome: dict[str, Any] = read_json(self._outcome_file)
-            if outcome.get("failure") and outcome["failure"].get("step") is None:
-                outcome["failure"]["step"] = self._step
-            return outcome
-        if self._stop is not None:
-            failure = describe_failure(self._stop, phase=self._phase, step=self._step)
-            return outcome_document(self._stop.code, failure=failure)
-        status = self._process.returncode
-        how = f"was killed by {_signal_text(-status)}" if status < 0 else f"ended with status {status}"
-        failure = describe_failure(
-            TrainerError(f"the training process {how}"), phase=self._phase, step=self._step
-        )
-        failure["traceback"] = "\n".join(_tail(log, LOG_TAIL_LINES))
-        return outcome_document(ExitCode.INTERNAL_ERROR, failure=failure)
+            assert self._ranks is not None
+            self._ranks.kill()
 
     def _finish(self, outcome: dict[str, Any]) -> ExitCode:
         code = ExitCode(outcome["exit_code"])
@@ -346,12 +209,13 @@ class Supervisor:
             "sdk": __version__, **outcome,
         }  # fmt: skip
         self._keep_result(result)
-        self._flush_progress(now=True)
         kinds = {"succeeded": "job.succeeded", "canceled": "job.canceled", "interrupted": "job.interrupted"}
         outputs = result.get("outputs") or []
         told = {"count": len(outputs), "bytes": sum(each["bytes"] for each in outputs)}
         kind = kinds.get(str(outcome["status"]), "job.failed")
-        self._say(kind, status=outcome["status"], code=int(code), outputs=told, failure=outcome.get("failure"))
+        self._narrator.say(
+            kind, status=outcome["status"], code=int(code), outputs=told, failure=outcome.get("failure")
+        )
         delivered = self._sink.close(self._seconds_to_deliver())
         if not delivered:
             self._console.lines([f"not every event was delivered; they are kept in {self._folder}"])
@@ -374,18 +238,6 @@ class Supervisor:
         left = number_from_environment("GRACE_SECONDS", 30.0) - (time.monotonic() - self._stopped_at)
         return max(0.0, min(seconds, left - LAST_SECONDS))
 
-    @property
-    def _outcome_file(self) -> Path:
-        return self._folder / "outcome-0.json"
-
-
-def _receive(connection: socket.socket) -> bytes:
-    """What the rank said, empty at its end; one killed with a request unread resets the connection."""
-    try:
-        return connection.recv(65536)
-    except ConnectionError:
-        return b""
-
 
 def _last_words(result: Mapping[str, Any], layout: JobDirectory) -> list[str]:
     lines = [
@@ -400,28 +252,3 @@ def _last_words(result: Mapping[str, Any], layout: JobDirectory) -> list[str]:
     seconds = sum((result.get("timings") or {}).values())
     lines.append(f"time in phases {seconds_text(seconds)}; report: {layout.report}")
     return lines
-
-
-def _rank_environment() -> dict[str, str]:
-    """The rank's environment: no hub access, no thread pools behind its back, output at once."""
-    quiet = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
-    return {**os.environ, **quiet}
-
-
-def _end_session(leader: int) -> None:
-    """Kill what is left of a rank's session: loader workers must not outlive it."""
-    try:
-        os.killpg(leader, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-
-
-def _signal_text(number: int) -> str:
-    try:
-        return f"signal {number} ({signal.Signals(number).name})"
-    except ValueError:
-        return f"signal {number}"
-
-
-def _tail(path: Path, lines: int) -> list[str]:
-    return path.read_text(errors="replace").splitlines()[-lines:] if path.exists() else []

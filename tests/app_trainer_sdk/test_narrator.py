@@ -1,0 +1,51 @@
+"""What a rank says becomes events and lines, in order, progress not too often."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app_trainer_sdk.console import Console
+from app_trainer_sdk.events import EventLog
+from app_trainer_sdk.narrator import Narrator
+from app_trainer_sdk.sinks import RecordingSink
+
+
+def narrator(folder: Path) -> tuple[Narrator, RecordingSink, io.StringIO]:
+    sink, told = RecordingSink(), io.StringIO()
+    events = EventLog(folder, job_id="j", attempt=1, instance="i")
+    return Narrator(events, sink, Console(told)), sink, told
+
+
+def progress(step: int) -> dict[str, Any]:
+    return {
+        "kind": "progress", "step": step, "total": 9, "updates_per_second": 1.0, "eta_seconds": 1.0,
+        "metrics": {"loss": 1.0}, "nonfinite": [], "seconds": 0.1, "data_seconds": 0.0,
+    }  # fmt: skip
+
+
+def test_where_the_run_is(tmp_path: Path):
+    """Phase and step are those last said; a message nobody knows is passed over."""
+    teller, sink, told = narrator(tmp_path)
+    teller.hear({"kind": "phase", "name": "train"})
+    teller.hear(progress(3))
+    teller.hear({"kind": "weather", "is": "fine"})
+
+    assert (teller.phase, teller.step) == ("train", 3)
+    assert [event.type for event in sink.events] == ["job.phase", "job.progress"]
+    assert "phase: train" in told.getvalue()
+
+
+def test_the_latest_progress_comes_before_anything_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Within the interval only the latest is kept, and it is said before what follows it."""
+    monkeypatch.setenv("APP_TRAINER_MIN_EVENT_INTERVAL", "3600")
+    teller, sink, _ = narrator(tmp_path)
+    for step in (1, 2, 3):
+        teller.hear(progress(step))
+    teller.hear({"kind": "artifact", "name": "weights"})
+
+    said = [(event.type, event.document.get("progress", {}).get("step")) for event in sink.events]
+    assert said == [("job.progress", 1), ("job.progress", 3), ("job.artifact", None)]
