@@ -21,8 +21,8 @@ from app_trainer_sdk.files import read_json, sha256_file
 CHECKPOINT_SCHEMA = "app.trainer.checkpoint/v1"
 MANIFEST = "manifest.json"
 STATE, PLAN, IDENTITY = "state.json", "plan.json", "identity.json"
-# A second number only where another run already has the step in the same folder.
-FOLDER = re.compile(r"step-(\d{8,})(?:-\d+)?")
+# A second number where the name is taken: by another run, or by an earlier save of the same step.
+FOLDER = re.compile(r"step-(\d{8,})(?:-(\d+))?")
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,12 @@ class Checkpoint:
     run: str
     problem: str = ""
     size_bytes: int = 0
+
+    @property
+    def number(self) -> int:
+        """Which of several folders of one step this is; the highest was written last."""
+        match = FOLDER.fullmatch(self.path.name)
+        return int(match[2] or 0) if match else 0
 
 
 def find_checkpoints(directory: Path) -> list[Path]:
@@ -92,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     inside = chosen.directory / "checkpoints"
     folders = find_checkpoints(inside if inside.is_dir() else chosen.directory)
-    found = sorted(map(inspect_checkpoint, folders), key=lambda each: each.step, reverse=True)
+    found = sorted(map(inspect_checkpoint, folders), key=lambda each: (each.step, each.number), reverse=True)
     if chosen.json:
         documents = [{**vars(each), "path": str(each.path)} for each in found]
         sys.stdout.write(json.dumps(documents, indent=2) + "\n")

@@ -116,6 +116,15 @@ class Hyperparameters(BaseModel):
     checkpoints_kept: Annotated[int, Field(ge=1, le=1_000)] = setting(
         2, "Newest checkpoints kept; the best one is kept besides.", unit="checkpoints"
     )
+    best_metric: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,63}$")] = setting(
+        "loss", "The evaluation metric, on the validation split, that says which checkpoint is best."
+    )
+    best_is: Literal["lowest", "highest"] = setting("lowest", "Which value of best_metric is the best one.")
+    early_stopping_patience: Annotated[int, Field(ge=0, le=1_000_000)] = setting(
+        0, "Evaluations in a row without a better best_metric after which training ends; 0 never ends it.",
+        unit="evaluations",
+    )  # fmt: skip
+    export_from: Literal["last", "best"] = setting("last", "The checkpoint that artifacts are made from.")
     nonfinite_limit: Annotated[int, Field(ge=1, le=1_000)] = setting(
         5, "Updates in a row with a non-finite loss or gradient after which the run stops as diverged.",
         unit="updates",

@@ -94,7 +94,7 @@ class CheckpointStore:
         folders = find_checkpoints(self.directory)
         found = [self._verified.get(each) or inspect_checkpoint(each) for each in folders]
         self._verified |= {each.path: each for each in found if not each.problem}  # digests are read once
-        return sorted(found, key=lambda each: each.step, reverse=True)
+        return sorted(found, key=lambda each: (each.step, each.number), reverse=True)
 
     def newest(self) -> tuple[Checkpoint | None, list[Checkpoint]]:
         """The newest valid checkpoint of this run, and those skipped on the way to it with the reason."""
@@ -149,19 +149,23 @@ class CheckpointStore:
         return saved
 
     def _place(self, step: int) -> Path:
-        """A free name for ``step``: an invalid folder of that name makes room, another run's does not."""
-        place = self.directory / f"step-{step:08d}"
-        number = 0
-        while place.exists():
-            there = inspect_checkpoint(place)
-            if there.run in ("", self.run):
-                aside = self.directory / f".{place.name}.replaced.tmp"
+        """A free name for ``step``. A folder that is not valid makes room; a valid one, whoever's, stays.
+
+        So nothing valid is missing for a moment: not even when a step is saved again with later evaluations.
+        """
+        numbers = []
+        for folder in find_checkpoints(self.directory):
+            if not folder.name.startswith(f"step-{step:08d}"):
+                continue
+            there = inspect_checkpoint(folder)
+            if there.problem and there.run in ("", self.run):
+                aside = self.directory / f".{there.path.name}.replaced.tmp"
                 remove_tree(aside)
-                place.rename(aside)
-                break
-            number += 1
-            place = self.directory / f"step-{step:08d}-{number}"
-        return place
+                there.path.rename(aside)
+            else:
+                numbers.append(there.number)
+        suffix = f"-{max(numbers) + 1}" if numbers else ""
+        return self.directory / f"step-{step:08d}{suffix}"
 
 
 def load_checkpoint(checkpoint: Checkpoint) -> Snapshot:

@@ -22,6 +22,7 @@ from app_trainer_sdk.errors import Diverged, InternalError, StopRequested
 from app_trainer_sdk.handle import Run
 from app_trainer_sdk.paths import JobDirectory
 from app_trainer_sdk.plan import Plan
+from app_trainer_sdk.training.best import Best
 from app_trainer_sdk.training.checkpoint import CheckpointStore, copied
 from app_trainer_sdk.training.metrics import MetricsWriter, append_line, count_lines, keep_lines, read_numbers
 from app_trainer_sdk.training.random_state import capture_random, restore_random
@@ -43,6 +44,7 @@ class Desk:
     token: StopToken
     plan: Plan
     identity: Mapping[str, Any]
+    saves: bool = True  # of several ranks one alone
     clock: Callable[[], float] = time.perf_counter
 
 
@@ -66,6 +68,8 @@ class Drive:
         self._first_step = 0
         self._pending: list[str] = []
         self._saver = Saver()
+        self._best = Best.of(desk.plan)
+        self._ended = ""
 
     def train(self, saved: Snapshot | None) -> None:
         """Make the updates that are left; afterwards the last checkpoint holds the result.
@@ -96,9 +100,9 @@ class Drive:
 
     def _iterate(self, state: Any) -> None:
         plan = self._desk.plan
-        if self._saved_step < 0 and self._every("evaluate_every"):
-            self._pending = [*SPLITS_DURING]
-        self._evaluate(state)
+        self._look_first(state)
+        if self._is_over():
+            return
         steps = self._trainer.training_steps(self._run, state)
         before = self._desk.clock()
         try:
@@ -113,6 +117,8 @@ class Drive:
                     before = self._desk.clock()
                 self._tell(info)
                 self._run.check()
+                if self._is_over():
+                    break
         except StopRequested as stop:
             self._stop(state, stop)
             raise
@@ -120,16 +126,47 @@ class Drive:
             close = getattr(steps, "close", None)
             if close is not None:
                 close()
-        if self._step < plan.updates:
+        if self._step < plan.updates and not self._is_over():
             raise InternalError(f"training ended after {self._step} updates", expected=f"{plan.updates}")
+
+    def _look_first(self, state: Any) -> None:
+        """Evaluate before the first update, or what a stop cut short; the latter belongs to its checkpoint."""
+        resumed = self._saved_step >= 0
+        if not resumed and self._every("evaluate_every"):
+            self._pending = [*SPLITS_DURING]
+        if not self._pending:
+            return
+        self._evaluate(state)
+        if resumed:
+            self._end_early(state)
+            if self._must_save(self._step):
+                self._saved_step = -1  # the one on disk does not know of these evaluations
+                self._save(state)
 
     def _between(self, state: Any, step: int) -> None:
         last = self._desk.plan.updates
         if is_due(step, self._every("evaluate_every"), last):
             self._pending = [*(SPLITS_AT_END if step == last else SPLITS_DURING)]
             self._evaluate(state)
-        if is_due(step, self._every("checkpoint_every"), last):
+            self._end_early(state)
+        if self._must_save(step):
             self._save(state)
+
+    def _is_over(self) -> bool:
+        return bool(self._ended)
+
+    def _must_save(self, step: int) -> bool:
+        best = self._best.wanted and self._best.step == step
+        due = is_due(step, self._every("checkpoint_every"), self._desk.plan.updates)
+        return best or due or bool(self._ended)
+
+    def _end_early(self, state: Any) -> None:
+        """Stop asking for updates when patience has run out; what is left is the last evaluation."""
+        if self._best.exhausted and self._step < self._desk.plan.updates and not self._ended:
+            found = f"{self._best.without_better} evaluations without a better {self._best.metric}"
+            self._ended = f"{found} than {self._best.value} after update {self._best.step}"
+            self._pending = [split for split in SPLITS_AT_END if split not in SPLITS_DURING]
+            self._evaluate(state)
 
     def _stop(self, state: Any, stop: StopRequested) -> None:
         """Somebody asked to stop: keep what was done, unless they are in too much of a hurry."""
@@ -158,6 +195,8 @@ class Drive:
         numbers = {name: _ratio(*pair) for name, pair in sums.items()}
         row = {"step": self._step, "split": split, "seconds": seconds, **numbers}
         append_line(self._desk.layout.evaluations, row)
+        if split in SPLITS_DURING and self._step > 0:
+            self._best.take(self._step, numbers)
         self._desk.channel.say("evaluation", **row)
 
     def _sum_up(self, state: Any, split: str) -> dict[str, tuple[float, float]]:
@@ -174,6 +213,9 @@ class Drive:
     def _save(self, state: Any) -> None:
         if self._step == self._saved_step:
             return
+        if not self._desk.saves:
+            self._saved_step = self._step
+            return
         assert self._run.device is not None
         self._metrics.flush(sync=True)
         taken = self._trainer.snapshot(state)
@@ -181,17 +223,17 @@ class Drive:
         named = {f"random/{name}": tensor for name, tensor in tensors.items()}
         values = {**taken.values, "random": random_values, "driver": self._driver_values()}
         snapshot = copied(Snapshot({**taken.tensors, **named}, values))
-        self._saver.start(functools.partial(self._write, self._step, snapshot))
+        self._saver.start(functools.partial(self._write, self._step, snapshot, self._best.step))
         self._saved_step = self._step
 
-    def _write(self, step: int, snapshot: Snapshot) -> None:
+    def _write(self, step: int, snapshot: Snapshot, best: int | None) -> None:
         """Write one checkpoint, in the saver's thread; afterwards older ones may go."""
         desk = self._desk
         started = desk.clock()
         _refuse_nonfinite(snapshot, step)
         documents = {"plan.json": desk.plan.document(), "identity.json": dict(desk.identity)}
         saved = desk.store.save(step, snapshot, documents)
-        desk.store.retain(self._every("checkpoints_kept"))
+        desk.store.retain(self._every("checkpoints_kept"), best=best)
         seconds = desk.clock() - started
         desk.channel.say("checkpoint", step=step, bytes=saved.size_bytes, seconds=seconds, name=saved.path.name)
 
@@ -201,6 +243,8 @@ class Drive:
             "metrics_lines": self._metrics.lines,
             "evaluation_lines": count_lines(self._desk.layout.evaluations),
             "evaluations_pending": list(self._pending),
+            "best": self._best.document(),
+            "ended": self._ended,
             "elapsed_seconds": self._elapsed_before + self._desk.clock() - self._started,
         }
 
@@ -210,6 +254,8 @@ class Drive:
         self._step = self._saved_step = self._first_step = int(values["step"])
         self._elapsed_before = float(values["elapsed_seconds"])
         self._pending = [str(split) for split in values["evaluations_pending"]]
+        self._best.take_up(values["best"])
+        self._ended = str(values["ended"])
         keep_lines(self._desk.layout.metrics, int(values["metrics_lines"]))
         keep_lines(self._desk.layout.evaluations, int(values["evaluation_lines"]))
         random_values: Any = saved.values["random"]
@@ -236,9 +282,29 @@ class Drive:
 
 
 def is_trained(checkpoint: Checkpoint, plan: Plan) -> bool:
-    """Whether nothing is left to do but export: every update made, and the last evaluations too."""
+    """Whether nothing is left to do but export: every update made or ended early, and evaluated too."""
     driver = read_document(checkpoint, STATE)["driver"]
-    return checkpoint.step >= plan.updates and not driver["evaluations_pending"]
+    return (checkpoint.step >= plan.updates or bool(driver["ended"])) and not driver["evaluations_pending"]
+
+
+def pick_for_export(store: CheckpointStore, plan: Plan) -> tuple[Checkpoint, dict[str, Any]]:
+    """The checkpoint that artifacts are made from, and what is known of how training ended.
+
+    Raises:
+        InternalError: training is not finished, or the best checkpoint is gone.
+    """
+    last, _ = store.newest()
+    if last is None or not is_trained(last, plan):
+        raise InternalError("the last checkpoint is gone", expected=f"one of step {plan.updates}")
+    driver = read_document(last, STATE)["driver"]
+    told = {"last_step": last.step, "best": driver["best"], "ended_early": driver["ended"] or None}
+    wanted = last.step
+    if plan.settings["export_from"].effective == "best" and driver["best"]["step"] is not None:
+        wanted = driver["best"]["step"]
+    for checkpoint in store.find():
+        if checkpoint.step == wanted and not checkpoint.problem and checkpoint.run == store.run:
+            return checkpoint, told
+    raise InternalError(f"the best checkpoint, of step {wanted}, is gone", expected="it beside the last one")
 
 
 def _ratio(total: float, count: float) -> float | None:

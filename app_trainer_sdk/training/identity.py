@@ -13,7 +13,7 @@ from app_trainer_sdk.plan import DeviceFacts, Plan
 #: Knobs that change when something is looked at or read, never what is computed.
 OPERATIONAL = frozenset(
     {"evaluate_every", "checkpoint_every", "checkpoints_kept", "dataloader_workers", "memory_release",
-     "nonfinite_limit", "epochs"}
+     "nonfinite_limit", "epochs", "best_metric", "best_is", "export_from"}
 )  # fmt: skip
 
 

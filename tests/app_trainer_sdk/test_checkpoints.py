@@ -72,7 +72,8 @@ def test_other_folders_are_no_checkpoints(tmp_path):
 def test_looking_needs_no_torch(tmp_path):
     """The command runs where torch cannot be imported."""
     make(tmp_path, 10)
-    code = "import sys; sys.modules['torch'] = None; from app_trainer_sdk.checkpoints import main; main([sys.argv[1]])"
+    code = "import sys; sys.modules['torch'] = None\n"
+    code += "from app_trainer_sdk.checkpoints import main; main([sys.argv[1]])"
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
 
     assert "valid" in done.stdout

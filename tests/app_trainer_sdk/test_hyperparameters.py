@@ -14,6 +14,7 @@ PROPERTIES = Hyperparameters.model_json_schema()["properties"]
 
 #: Settings that are numbers of something; every other one is a choice or a pure number.
 UNITS = {
+    "early_stopping_patience": "evaluations",
     "updates": "updates", "epochs": "epochs", "global_batch": "examples", "microbatch": "examples",
     "gradient_accumulation_steps": "microbatches", "warmup_updates": "updates", "evaluate_every": "updates",
     "checkpoint_every": "updates", "checkpoints_kept": "checkpoints", "nonfinite_limit": "updates",
@@ -80,7 +81,7 @@ def test_every_setting_is_one_sentence(name: str):
 def test_every_setting_has_bounds_or_choices(name: str):
     """A number without a lower bound, or a string without choices, would accept nonsense."""
     for alternative in PROPERTIES[name].get("anyOf", [PROPERTIES[name]]):
-        bounded = {"minimum", "exclusiveMinimum", "enum", "const"} & alternative.keys()
+        bounded = {"minimum", "exclusiveMinimum", "enum", "const", "pattern"} & alternative.keys()
         assert bounded or alternative["type"] == "boolean"
 
 
