@@ -17,6 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from app_trainer_sdk.handle import Run
 from app_trainer_sdk.values import Modules
+from trainer_images.text.lean import install
 from trainer_images.text.packing import register
 from trainer_images.text.weights import base_identity, keep_blocks, load_model, weights_folder
 
@@ -33,7 +34,10 @@ def build_model(run: Run, *, weights: bool) -> Modules:
     base = _with_weights(run) if weights else _shapes_alone(run)
     base.config.use_cache = False  # The key-value cache serves generation only.
     root = add_lora(run, base) if run.method == "lora" else base
-    return Modules(root=root, blocks=tuple(language_model(root).get_decoder().layers))
+    blocks = tuple(language_model(root).get_decoder().layers)
+    if run.settings.gradient_checkpointing is not True and run.settings.torch_compile is not True:
+        install(blocks)  # Recomputing a whole block, and a compiler, decide for themselves what is kept.
+    return Modules(root=root, blocks=blocks)
 
 
 def add_lora(run: Run, base: Any) -> Any:

@@ -15,6 +15,8 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
+from trainer_images.text.lean import keep_recipe
+
 try:
     from torch.nn.attention.varlen import varlen_attn
 except ImportError:  # torch before 2.10, or a build without it
@@ -109,4 +111,7 @@ def _row_by_row(
         ).transpose(1, 2)
         for row in rows
     ]
-    return torch.cat(answers, dim=1)
+    joined = torch.cat(answers, dim=1)
+    # Each row's answer is kept for its own backward; their copy end to end need not be.
+    keep_recipe(joined, lambda: torch.cat(answers, dim=1))
+    return joined
