@@ -91,7 +91,10 @@ class Trainer(ABC):
 
     @abstractmethod
     def begin(self, run: Run, saved: Snapshot | None) -> Any:
-        """Build the state to train from, or rebuild it from a snapshot so that it continues exactly."""
+        """Build the state to train from, or rebuild it from a snapshot so that it continues exactly.
+
+        The state is one object that ``training_steps`` changes in place.
+        """
 
     @abstractmethod
     def training_steps(self, run: Run, state: Any) -> Iterator[StepInfo]:
@@ -103,7 +106,10 @@ class Trainer(ABC):
 
     @abstractmethod
     def evaluate(self, run: Run, state: Any, split: str) -> Iterator[LossTerms]:
-        """Yield the loss terms of ``split`` batch by batch; leave the state as it was."""
+        """Yield the terms of ``split`` batch by batch; leave the state as it was.
+
+        Only ``metrics`` are read: report the loss as one of them, ``{"loss": (sum, count)}``.
+        """
 
     @abstractmethod
     def export(self, run: Run, saved: Snapshot, directory: Path) -> Artifact:
@@ -111,7 +117,10 @@ class Trainer(ABC):
 
     @abstractmethod
     def replay(self, run: Run, directory: Path, controls: Sequence[JSON]) -> Sequence[JSON]:
-        """Load the artifact at ``directory`` as its user would, in a new process, and answer the controls."""
+        """Load the artifact as its user would, in a new process, and answer the controls.
+
+        ``directory`` is the artifact's own folder, the first of ``artifacts`` for the method.
+        """
 
 
 class SupervisedTrainer(Trainer):

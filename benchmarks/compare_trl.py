@@ -193,9 +193,10 @@ def text_run(options: argparse.Namespace) -> Any:
         "max_length": 1024, "gradient_checkpointing": options.recompute,
     }  # fmt: skip
     settings = TextTrainer.hyperparameters_class.read(asked)
+    device = DeviceFacts("cpu", "cpu", bf16=False, cores=os.cpu_count() or 1)
     plan = resolve_plan(
         settings, trainer="text", trainer_version="1", model=MODELS[0].name, method="lora",
-        data=DataFacts(rows=steps * BATCH), device=DeviceFacts("cpu", "cpu", bf16=False, cores=os.cpu_count() or 1),
+        data=DataFacts(rows=steps * BATCH), device=device,
     )  # fmt: skip
     return Run(
         settings=plan.resolved(settings), model=MODELS[0], method="lora", directory=job, cache=job,
