@@ -14,6 +14,9 @@ from app_trainer_sdk.errors import ExitCode
 from app_trainer_sdk.paths import PREFIX
 from app_trainer_sdk.supervisor import run_job
 
+#: More processes than any one machine has accelerators for.
+MOST_RANKS = 1024
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run or resume a job."""
@@ -24,9 +27,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--job-dir", type=Path, default=Path(directory), help=f"the job's directory ({directory})"
     )
+    parser.add_argument(
+        "--ranks", type=_count, default=os.environ.get(PREFIX + "RANKS") or "1",
+        help="processes that train together, one for each GPU, or sharing the processors (1)",
+    )  # fmt: skip
     parser.add_argument("--quiet", action="store_true", help="say nothing on the terminal")
     chosen = parser.parse_args(arguments)
-    return int(run_job(chosen.job, chosen.job_dir, console=Console(quiet=chosen.quiet)))
+    console = Console(quiet=chosen.quiet)
+    return int(run_job(chosen.job, chosen.job_dir, console=console, ranks=chosen.ranks))
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_RANKS:
+        raise argparse.ArgumentTypeError(f"found {text!r}; expected a number from 1 to {MOST_RANKS}")
+    return int(text)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -7,14 +7,25 @@ import platform
 
 import torch
 
+from app_trainer_sdk.errors import HardwareUnfit
 from app_trainer_sdk.plan import DeviceFacts
 
 DTYPES = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def pick_device(local_rank: int = 0) -> torch.device:
-    """The accelerator of this rank, or the CPU where there is none."""
+    """The accelerator of this rank, or the CPU where there is none.
+
+    Raises:
+        HardwareUnfit: there are accelerators, but fewer than ranks.
+    """
     if torch.cuda.is_available():
+        count = torch.cuda.device_count()
+        if local_rank >= count:
+            raise HardwareUnfit(
+                f"rank {local_rank} has no GPU of its own: this machine has {count}",
+                expected=f"at most {count} ranks", setting="--ranks",
+            )  # fmt: skip
         return torch.device("cuda", local_rank)
     return torch.device("cpu")
 

@@ -46,13 +46,25 @@ class LoadedWindow:
 
     Attributes:
         window: position, epoch and ids.
-        microbatches: this rank's share.
+        microbatches: this rank's share, which may be none.
+        count: microbatches of the window over all ranks.
         seconds: time the training thread waited for it.
     """
 
     window: Window
     microbatches: Sequence[Microbatch]
+    count: int
     seconds: float
+
+    @property
+    def units(self) -> float:
+        """Units of this rank's share."""
+        return float(sum(each.batch.units for each in self.microbatches))
+
+    @property
+    def empty(self) -> int:
+        """Microbatches of this rank's share without a unit."""
+        return sum(1 for each in self.microbatches if not each.batch.units)
 
 
 class Rows:
@@ -108,29 +120,28 @@ class Feed:
             while True:
                 started = time.perf_counter()
                 window = self.order.window(position)
-                shares = self._share(window)
-                microbatches = [Microbatch(next(batches), number, end - start) for number, start, end in shares]
-                yield LoadedWindow(window, microbatches, time.perf_counter() - started)
+                pieces = self._cut(window)
+                microbatches = [
+                    Microbatch(next(batches), number, end - start)
+                    for number, (start, end) in self._share(pieces)
+                ]
+                yield LoadedWindow(window, microbatches, len(pieces), time.perf_counter() - started)
                 position = window.after
         finally:
             batches.close()
 
-    def _share(self, window: Window) -> list[tuple[int, int, int]]:
-        """This rank's microbatches of a window: (number, start, end).
+    def _cut(self, window: Window) -> list[tuple[int, int]]:
+        return cut(len(window.ids), self.microbatch, minimum_rows=self.order.minimum_rows)
 
-        A rank that gets one less than the others repeats microbatch 0 under number -1: it runs an equal
-        backward at weight zero, since collectives wait for everyone.
-        """
-        pieces = cut(len(window.ids), self.microbatch, minimum_rows=self.order.minimum_rows)
-        share = [(number, *pieces[number]) for number in range(self.rank, len(pieces), self.ranks)]
-        missing = -(-len(pieces) // self.ranks) - len(share)
-        return share + [(-1, *pieces[0])] * missing
+    def _share(self, pieces: list[tuple[int, int]]) -> list[tuple[int, tuple[int, int]]]:
+        """This rank's microbatches of a window, each with its number among those of all ranks."""
+        return list(enumerate(pieces))[self.rank :: self.ranks]
 
     def _requests(self) -> Iterator[Request]:
         position = self.position
         while True:
             window = self.order.window(position)
-            for _, start, end in self._share(window):
+            for _, (start, end) in self._share(self._cut(window)):
                 yield window.epoch, tuple(window.ids[start:end].tolist())
             position = window.after
 

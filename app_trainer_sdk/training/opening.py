@@ -16,7 +16,7 @@ import torch
 from app_trainer_sdk.catalog import ModelRow
 from app_trainer_sdk.checkpoints import Checkpoint, read_document
 from app_trainer_sdk.contract import SupervisedTrainer, Trainer
-from app_trainer_sdk.errors import BadData, InternalError
+from app_trainer_sdk.errors import BadData, BadJob, InternalError
 from app_trainer_sdk.files import read_json, write_json
 from app_trainer_sdk.handle import Run
 from app_trainer_sdk.hyperparameters import Hyperparameters
@@ -53,13 +53,14 @@ class Opened:
 
 
 def open_job(
-    start: Start, *, ledger: Ledger, check: Callable[[], None], progress: Callable[..., None]
+    start: Start, *, ledger: Ledger, check: Callable[[], None], progress: Callable[..., None], rank: int = 0
 ) -> Opened:
     """Find the trainer, check the job once more and read the index of the data."""
     job = start.read_job()
     trainer = find_trainer(job.trainer)()
     settings, row, method = check_job(job, type(trainer))
-    device = pick_device()
+    _refuse_ranks(trainer, start.ranks)
+    device = pick_device(rank)
     run = _handle(start, settings, row, method, device, ledger, check, progress)
     with ledger.phase("examine", releases=False):
         examination = trainer.examine(run)
@@ -111,6 +112,17 @@ def identity_of(opened: Opened, start: Start, plan: Plan) -> dict[str, Any]:
 def store_of(layout: JobDirectory, start: Start) -> CheckpointStore:
     """The job's checkpoints."""
     return CheckpointStore(layout.checkpoints, start.read_job().identifier())
+
+
+def _refuse_ranks(trainer: Trainer, ranks: int) -> None:
+    """Only the ordinary loop knows how to share an update, and not when its rows see each other."""
+    why = ""
+    if not isinstance(trainer, SupervisedTrainer):
+        why = "has a loop of its own"
+    elif trainer.coupled_rows:
+        why = "has a loss whose rows see each other, which is never split"
+    if why and ranks > 1:
+        raise BadJob(f"{ranks} ranks, and the trainer {trainer.name} {why}", expected="1", setting="--ranks")
 
 
 def _refuse_to_start_over(store: CheckpointStore, skipped: Sequence[Checkpoint]) -> None:

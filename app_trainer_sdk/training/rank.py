@@ -1,11 +1,13 @@
 """Owns the process that trains: open the job, prepare, train, export, replay, and leave one outcome.
 
-``python -m app_trainer_sdk.training.rank START.json CHANNEL_FD``. Everything said to the outside goes through
-the channel to the supervisor; everything kept goes to the job's directory.
+``python -m app_trainer_sdk.training.rank START.json CHANNEL_FD [MEETING_FD]``. Everything said to the outside
+goes through the channel to the supervisor; everything kept goes to the job's directory. Of several ranks only
+rank 0 says and keeps anything, exports and replays.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -21,10 +23,12 @@ from app_trainer_sdk.channel import RankChannel, StopToken
 from app_trainer_sdk.errors import ExitCode, InternalError
 from app_trainer_sdk.files import read_json, remove_tree, sha256_tree, sync_directory, write_json
 from app_trainer_sdk.outcome import code_of, describe_failure, outcome_document
+from app_trainer_sdk.paths import JobDirectory
 from app_trainer_sdk.plan import Plan
 from app_trainer_sdk.start import Start
 from app_trainer_sdk.training.checkpoint import CheckpointStore, load_checkpoint
-from app_trainer_sdk.training.drive import Desk, Drive, is_trained
+from app_trainer_sdk.training.distributed import Team, ending, meet
+from app_trainer_sdk.training.drive import Desk, Drive, is_trained, pick_for_export
 from app_trainer_sdk.training.memory import Ledger, Row, probe_for
 from app_trainer_sdk.training.metrics import append_line
 from app_trainer_sdk.training.opening import Opened, identity_of, open_job, prepare, settle_plan, store_of
@@ -34,10 +38,11 @@ from app_trainer_sdk.values import JSON, Artifact
 class Rank:
     """One training process of one attempt."""
 
-    def __init__(self, start: Start, channel: RankChannel, token: StopToken) -> None:
+    def __init__(self, start: Start, channel: RankChannel, token: StopToken, team: Team | None = None) -> None:
         self.start = start
         self.layout = start.layout
-        self.channel = channel
+        self.team = team or Team()
+        self.channel = channel if self.team.speaks else RankChannel(None, token)
         self.token = token
         self.phase = "start"
         self.timings: dict[str, float] = {}
@@ -46,32 +51,48 @@ class Rank:
         """Do the job and return the facts of its outcome."""
         ledger = self._ledger("warn")
         self._enter("examine")
-        opened = open_job(self.start, ledger=ledger, check=self.token.check, progress=self._progress)
-        ledger = self._ledger(opened.asked.memory_release)
+        check, team = self.token.check, self.team
         store = store_of(self.layout, self.start)
-        plan, checkpoint = settle_plan(opened, self.start, store)
+        with team.first("the plan", check):
+            opened = open_job(self.start, ledger=ledger, check=check, progress=self._progress, rank=team.rank)
+            ledger = self._ledger(opened.asked.memory_release)
+            plan, checkpoint = settle_plan(opened, self.start, store)
+        team.compare("the checkpoint", checkpoint.path.name if checkpoint is not None else "none", check)
         self._say_plan(opened, plan, store)
         self._enter("prepare")
-        opened = prepare(opened, plan, ledger)
-        self.token.check()
+        with team.first("the phases", check):
+            opened = prepare(opened, plan, ledger)
+        check()
         if checkpoint is None or not is_trained(checkpoint, plan):
             self._train(opened, plan, store, ledger)
+        if not team.speaks:
+            return {"rank": team.rank}
         return self._hand_over(opened, plan, store, ledger)
 
     def _train(self, opened: Opened, plan: Plan, store: CheckpointStore, ledger: Ledger) -> None:
         self._enter("train")
-        desk = Desk(self.layout, store, self.channel, self.token, plan, identity_of(opened, self.start, plan))
+        assert opened.run.device is not None
+        self.team.connect(opened.run.device, self.token.check)
+        identity = identity_of(opened, self.start, plan)
+        desk = Desk(self._written(), store, self.channel, self.token, plan, identity, saves=self.team.speaks)
+        run = dataclasses.replace(opened.run, check=self.team.check) if self.team.size > 1 else opened.run
         checkpoint, _ = store.newest()
         with ledger.phase("train", inputs={"updates": plan.updates, "batch": plan.batch}):
             saved = load_checkpoint(checkpoint) if checkpoint is not None else None
-            Drive(opened.trainer, opened.run, desk).train(saved)
+            Drive(opened.trainer, run, desk).train(saved)
             del saved
+
+    def _written(self) -> JobDirectory:
+        """Where lines about updates go: those of other ranks than 0 beside their logs, to be compared."""
+        if self.team.speaks:
+            return self.layout
+        folder = self.layout.attempt(self.start.attempt) / f"rank-{self.team.rank}"
+        folder.mkdir(parents=True, exist_ok=True)
+        return JobDirectory(folder)
 
     def _hand_over(self, opened: Opened, plan: Plan, store: CheckpointStore, ledger: Ledger) -> dict[str, Any]:
         """Export from the last checkpoint, then ask the artifact in a new process."""
-        checkpoint, _ = store.newest()
-        if checkpoint is None or checkpoint.step != plan.updates:
-            raise InternalError("the last checkpoint is gone", expected=f"one of step {plan.updates}")
+        checkpoint, ending = pick_for_export(store, plan)
         snapshot = load_checkpoint(checkpoint)
         counters = snapshot.values.get("counters", {})
         self._enter("export")
@@ -83,8 +104,8 @@ class Rank:
         with ledger.phase("replay", inputs={"artifact": artifact.name}):
             replay = self._replay(artifact)
         return {
-            "step": plan.updates, "counters": counters, "outputs": outputs, "replay": replay,
-            "artifact": {"name": artifact.name, **artifact.facts},
+            "step": checkpoint.step, "training": ending, "counters": counters, "outputs": outputs,
+            "replay": replay, "artifact": {"name": artifact.name, **artifact.facts},
         }  # fmt: skip
 
     def _export(self, opened: Opened, snapshot: Any) -> Artifact:
@@ -138,10 +159,12 @@ class Rank:
     def _ledger(self, policy: Any) -> Ledger:
         from app_trainer_sdk.training.device import pick_device
 
-        return Ledger(probe_for(pick_device()), self._write_row, policy=policy)
+        return Ledger(probe_for(pick_device(self.team.rank)), self._write_row, policy=policy)
 
     def _write_row(self, row: Row) -> None:
         self.timings[row.phase] = self.timings.get(row.phase, 0.0) + row.seconds
+        if not self.team.speaks:
+            return
         document = {"attempt": self.start.attempt, **row.document()}
         append_line(self.layout.phases, document)
         self.channel.say("phase_end", **document)
@@ -171,12 +194,17 @@ def main(arguments: Sequence[str]) -> int:
     start = Start.load(Path(arguments[0]))
     token = StopToken()
     channel = RankChannel(socket.socket(fileno=int(arguments[1])), token)
+    number = int(os.environ["RANK"]) if start.ranks > 1 else 0
+    path = start.layout.attempt(start.attempt) / f"outcome-{number}.json"
     rank = Rank(start, channel, token)
-    path = start.layout.attempt(start.attempt) / "outcome-0.json"
     try:
+        team = meet(start.ranks, lambda: token.asked, *map(int, arguments[2:]))
+        rank = Rank(start, channel, token, team)
         facts = rank.work()
         outcome = outcome_document(ExitCode.SUCCEEDED, **facts, timings=rank.timings)
     except BaseException as error:  # noqa: BLE001 - every ending becomes one outcome
+        if start.ranks > 1:
+            error = ending(error, token.asked)
         code = code_of(error)
         failure = describe_failure(error, phase=rank.phase)
         outcome = outcome_document(code, failure=failure, timings=rank.timings)

@@ -17,13 +17,14 @@ from torch import Tensor, nn
 
 from app_trainer_sdk.errors import BadData, Diverged, InternalError
 from app_trainer_sdk.hyperparameters import Hyperparameters
-from app_trainer_sdk.training import optim
+from app_trainer_sdk.training import distributed, optim
+from app_trainer_sdk.training.distributed import Agreement, Replica, Team
 from app_trainer_sdk.training.feed import Feed, LoadedWindow, Microbatch, Rows, to_device
 from app_trainer_sdk.training.model_state import Buffers, load_tensors, saved_tensors, ties
 from app_trainer_sdk.training.order import Order, cut
 from app_trainer_sdk.training.randomness import Random, derive_seed, global_seeds, seed_torch
 from app_trainer_sdk.training.schedule import learning_rate
-from app_trainer_sdk.training.wrap import LossModule, wrap
+from app_trainer_sdk.training.wrap import LossModule, replicate, wrap
 from app_trainer_sdk.values import Dataset, Examination, LossTerms, Modules, Snapshot, StepInfo
 
 if TYPE_CHECKING:
@@ -73,6 +74,8 @@ class SupervisedState:
     names: dict[Tensor, str]
     datasets: dict[str, Dataset]
     buffers: Buffers
+    team: Team
+    replica: Replica | None = None
     counters: Counters = field(default_factory=Counters)
 
 
@@ -99,11 +102,12 @@ def begin(trainer: SupervisedTrainer, run: Run, saved: Snapshot | None) -> Super
         settings=settings, modules=modules, loss=loss, optimizer=optimizer,
         scaler=torch.amp.GradScaler(run.device.type) if settings.mixed_precision == "fp16" else None,
         order=_order(trainer, settings, len(train)), names=names, datasets={"train": train},
-        buffers=Buffers(modules.root),
+        buffers=Buffers(modules.root), team=distributed.here(),
         parameters=[each for group in optimizer.param_groups for each in group["params"]],
     )  # fmt: skip
     if saved is not None:
         _restore(state, saved)
+    state.replica = replicate(trainer, loss, state.team)
     return state
 
 
@@ -117,12 +121,16 @@ def training_steps(trainer: SupervisedTrainer, run: Run, state: SupervisedState)
     windows = feed.windows()
     try:
         window = next(windows)
+        agreed = state.team.agree(window.units, window.empty)
         while counters.updates < settings.updates:
+            if agreed.stop is not None:
+                raise agreed.stop
             buffers = state.buffers.copies()
             try:
-                update = _start_update(run, state, window)
+                update = _start_update(run, state, window, agreed)
                 # Read the next rows while the device still works on this update.
                 following = next(windows) if counters.updates + 1 < settings.updates else None
+                agreed = _look_ahead(run, state, update, following)
             except BaseException:
                 # A stop in the middle of a window is saved as the instant before it: batch norm has moved.
                 state.buffers.put_back(buffers)
@@ -131,7 +139,10 @@ def training_steps(trainer: SupervisedTrainer, run: Run, state: SupervisedState)
             stop_when_diverged(state)
             if counters.updates >= settings.updates:
                 return
-            window = following if following is not None else next(windows)
+            if following is None:
+                following = next(windows)
+                agreed = state.team.agree(following.units, following.empty)
+            window = following
     finally:
         windows.close()  # type: ignore[attr-defined]  # ends loader workers
 
@@ -145,40 +156,67 @@ class _Update:
     gradient_norm: Tensor | float | None
     rate: float
     units: float
+    empty: int
     metrics: Mapping[str, tuple[Tensor | float, Tensor | float]]
     why: str = ""
 
 
-def _start_update(run: Run, state: SupervisedState, window: LoadedWindow) -> _Update:
-    units = float(sum(each.batch.units for each in window.microbatches if each.number >= 0))
+def _start_update(run: Run, state: SupervisedState, window: LoadedWindow, agreed: Agreement) -> _Update:
+    units = agreed.units
     rate = _rate(state.settings, state.counters.updates)
     if units <= 0:
-        return _Update(window, float("nan"), None, rate, 0.0, {}, why=NO_UNIT)
+        return _Update(window, float("nan"), None, rate, 0.0, agreed.empty, {}, why=NO_UNIT)
     optim.set_learning_rate(state.optimizer, rate)
     loss, metrics = _accumulate(run, state, window, units)
-    return _Update(window, loss, _clip(state), rate, units, metrics)
+    return _Update(window, loss, _clip(state), rate, units, agreed.empty, metrics)
+
+
+def _look_ahead(run: Run, state: SupervisedState, update: _Update, following: LoadedWindow | None) -> Agreement:
+    """Agree on the next window while the device works; the update's loss and metrics become those of all."""
+    assert run.device is not None
+    units, empty = (following.units, following.empty) if following is not None else (0.0, 0)
+    agreed = state.team.agree(units, empty, update.metrics)
+    if not update.why:
+        update.loss, update.metrics = state.team.total(update.loss, update.metrics, agreed, run.device)
+    return agreed
 
 
 def _accumulate(
     run: Run, state: SupervisedState, window: LoadedWindow, units: float
-) -> tuple[Tensor, dict[str, tuple[Tensor | float, Tensor | float]]]:
+) -> tuple[Tensor | float, dict[str, tuple[Tensor | float, Tensor | float]]]:
     """Forward and backward of every microbatch; gradients add up to the gradient of sum(loss) / units."""
-    total: Tensor | None = None
+    total: Tensor | float = 0.0
     metrics: dict[str, tuple[Tensor | float, Tensor | float]] = {}
-    count = len(window.microbatches)
-    for microbatch in window.microbatches:
+    replica, first, last = state.replica, state.counters.updates == 0, len(window.microbatches) - 1
+    overlaps = replica is not None and replica.overlaps(window.microbatches, first=first)
+    for number, microbatch in enumerate(window.microbatches):
         run.check()
-        terms = _forward(run, state, window, microbatch)
-        for name, pair in terms.metrics.items():
-            before = metrics.get(name, (0.0, 0.0))
-            metrics[name] = (before[0] + _detached(pair[0]), before[1] + _detached(pair[1]))
-        share = _share(terms, microbatch, units, count)
-        if share is None:
-            continue
-        (share if state.scaler is None else state.scaler.scale(share)).backward()  # type: ignore[no-untyped-call]
-        total = share.detach() if total is None else total + share.detach()
-    assert total is not None
+        carries = overlaps and number == last
+        with contextlib.nullcontext() if replica is None or carries else replica.quiet():
+            terms = _forward(run, state, window, microbatch)
+            _add(metrics, terms)
+            share = _share(terms, microbatch, units, window.count)
+            if share is not None:
+                _go_backward(state, share)
+                total = total + share.detach()
+        del terms, share
+    if replica is not None and overlaps:
+        replica.refuse_unfinished()
+    elif replica is not None:
+        replica.reduce(first=first)
     return total, metrics
+
+
+def _add(metrics: dict[str, tuple[Tensor | float, Tensor | float]], terms: LossTerms) -> None:
+    for name, pair in terms.metrics.items():
+        before = metrics.get(name, (0.0, 0.0))
+        metrics[name] = (before[0] + _detached(pair[0]), before[1] + _detached(pair[1]))
+
+
+def _go_backward(state: SupervisedState, share: Tensor) -> None:
+    if state.replica is not None:
+        share = state.replica.scaled(share)
+    (share if state.scaler is None else state.scaler.scale(share)).backward()  # type: ignore[no-untyped-call]
 
 
 def _share(terms: LossTerms, microbatch: Microbatch, units: float, count: int) -> Tensor | None:
@@ -187,9 +225,7 @@ def _share(terms: LossTerms, microbatch: Microbatch, units: float, count: int) -
     A sum over no unit is no loss, whatever the trainer made of it: a constant zero, or 0 / 0.
     """
     share: Tensor | None = None
-    if microbatch.number < 0:
-        share = terms.sum * 0.0
-    elif microbatch.batch.units:
+    if microbatch.batch.units:
         share = terms.sum / units
     for mean in terms.means.values():
         share = mean / count if share is None else share + mean / count
@@ -208,7 +244,7 @@ def _forward(run: Run, state: SupervisedState, window: LoadedWindow, microbatch:
     seed_torch(seed, run.device)
     batch = to_device(microbatch.batch, run.device)
     with autocast(run):
-        terms: LossTerms = state.loss(batch, Random(seed))
+        terms: LossTerms = (state.replica or state.loss)(batch, Random(seed))
     return terms
 
 
@@ -244,8 +280,9 @@ def _settle_update(
     if not update.why:
         _step(trainer, state, update)
     counters.position = window.after
-    counters.empty_microbatches += sum(1 for each in update.window.microbatches if not each.batch.units)
+    counters.empty_microbatches += update.empty
     if not update.why:
+        _follow_buffers(state)
         counters.updates += 1
         counters.nonfinite_in_a_row = 0
         counters.examples += len(window.ids)
@@ -260,6 +297,14 @@ def _settle_update(
         units=update.units, examples=len(window.ids), data_seconds=update.window.seconds,
         ids_digest=window.digest(), applied=not update.why, why=update.why, metrics=update.metrics,
     )  # fmt: skip
+
+
+def _follow_buffers(state: SupervisedState) -> None:
+    """Running statistics are those of rank 0's rows, as in DDP: evaluation and checkpoints see one model."""
+    if state.team.size > 1:
+        buffers = state.buffers.copies()
+        state.team.follow(buffers)
+        state.buffers.put_back(buffers)
 
 
 def _step(trainer: SupervisedTrainer, state: SupervisedState, update: _Update) -> None:
@@ -322,17 +367,31 @@ def evaluate(trainer: SupervisedTrainer, run: Run, state: SupervisedState, split
     state.modules.root.eval()
     try:
         with torch.no_grad():
-            for number, (start, end) in enumerate(cut(len(dataset), state.settings.microbatch)):
+            pieces = cut(len(dataset), state.settings.microbatch)
+            for first in range(0, len(pieces), state.team.size):
                 run.check()
-                batch = to_device(rows[0, tuple(range(start, end))], run.device)
-                random = run.random("evaluate", split, number)
-                seed_torch(random.seed, run.device)
-                with autocast(run):
-                    terms = trainer.measure(state.modules, batch, random)
-                yield _with_units(terms, batch.units)
+                number = first + state.team.rank
+                here = pieces[number] if number < len(pieces) else None
+                yield state.team.merge(_measure(trainer, run, state, rows, split, number, here))
     finally:
         for module, mode in modes:
             module.training = mode
+
+
+def _measure(
+    trainer: SupervisedTrainer, run: Run, state: SupervisedState, rows: Rows, split: str, number: int,
+    piece: tuple[int, int] | None,
+) -> LossTerms | None:  # fmt: skip
+    """Loss terms of one batch; None for a rank that has none in this round."""
+    if piece is None:
+        return None
+    assert run.device is not None
+    batch = to_device(rows[0, tuple(range(*piece))], run.device)
+    random = run.random("evaluate", split, number)
+    seed_torch(random.seed, run.device)
+    with autocast(run):
+        terms = trainer.measure(state.modules, batch, random)
+    return _with_units(terms, batch.units)
 
 
 def _with_units(terms: LossTerms, units: float) -> LossTerms:
@@ -382,6 +441,7 @@ def _feed(trainer: SupervisedTrainer, run: Run, state: SupervisedState) -> Feed:
     return Feed(
         Rows(trainer, run, state.datasets["train"], settings.seed), state.order,
         position=state.counters.position, microbatch=settings.microbatch, workers=settings.dataloader_workers,
+        rank=state.team.rank, ranks=state.team.size,
     )  # fmt: skip
 
 

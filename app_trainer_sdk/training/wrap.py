@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from app_trainer_sdk.errors import InternalError
 from app_trainer_sdk.hyperparameters import Hyperparameters
+from app_trainer_sdk.training.distributed import Replica, Team
 from app_trainer_sdk.training.randomness import Random
 from app_trainer_sdk.values import Batch, LossTerms, Modules
 
@@ -56,6 +57,14 @@ def wrap(
             block.compile(mode=mode, dynamic=True)
     # 4. The loss inside the module that a parallel wrapper will enclose.
     return LossModule(trainer, modules)
+
+
+def replicate(trainer: SupervisedTrainer, loss: LossModule, team: Team) -> Replica | None:
+    """Let the gradients of several ranks become one; around all the rest, and once saved weights are there."""
+    # 5. Outermost, since what is called past it would train ranks apart.
+    if team.size == 1:
+        return None
+    return Replica(loss, team, may_lack=bool(trainer.may_lack_gradient))
 
 
 def _blocks(modules: Modules, setting: str) -> list[nn.Module]:

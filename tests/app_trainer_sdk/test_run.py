@@ -224,6 +224,18 @@ def test_a_wrong_option_is_a_bad_job(capsys: pytest.CaptureFixture[str]):
     assert "usage: app-trainer run" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("ranks", ["0", "-1", "two", "1e9"])
+def test_a_number_of_ranks_that_is_none(ranks: str, monkeypatch: Any, capsys: pytest.CaptureFixture[str]):
+    """64 from the option and from the environment, with what was found."""
+    monkeypatch.setenv("APP_TRAINER_RANKS", ranks)
+    for arguments in ([], [f"--ranks={ranks}"]):
+        with pytest.raises(SystemExit) as caught:
+            main(arguments)
+
+        assert caught.value.code == 64
+        assert f"found {ranks!r}; expected a number from 1" in capsys.readouterr().err
+
+
 def test_the_command_starts_without_torch_and_survives_a_reader_who_leaves(tmp_path: Path):
     """A bad job is told in a moment, GPU driver or not; ``run | head`` does not change the exit code."""
     words = ["-m", "app_trainer_sdk.run", "--job", str(tmp_path / "none"), "--job-dir", str(tmp_path / "dir")]

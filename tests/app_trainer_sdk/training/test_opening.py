@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+import types
 
 import pytest
-from torch_helpers import StillProbe, drive_opened
+from torch_helpers import StillProbe, drive_opened, make_trainer
 
 from app_trainer_sdk.errors import BadData, BadJob, InternalError
 from app_trainer_sdk.plan import Plan
 from app_trainer_sdk.start import Start
 from app_trainer_sdk.training.memory import Ledger
-from app_trainer_sdk.training.opening import open_job, prepare, settle_plan, store_of
+from app_trainer_sdk.training.opening import _refuse_ranks, open_job, prepare, settle_plan, store_of
 
 SETTINGS = {"rows": 12, "validation_rows": 0, "updates": 3, "global_batch": 4, "checkpoint_every": 1}
 
@@ -123,3 +124,17 @@ def test_too_few_rows(tmp_path):
     """I3: five rows and a batch of eight are told with both numbers."""
     with pytest.raises(BadData, match="has 5 rows and one update takes 8"):
         settled(start_of(tmp_path, rows=5, global_batch=8))
+
+
+@pytest.mark.parametrize(
+    ("trainer", "why"),
+    [
+        (types.SimpleNamespace(name="one"), "has a loop of its own"),
+        (make_trainer(lambda run: None, None, [1.0], name="one", coupled_rows=True)(), "see each other"),
+    ],
+)
+def test_trainers_that_train_on_one_rank(trainer, why):
+    """What the ordinary loop cannot share between ranks is refused, with the option to change."""
+    _refuse_ranks(trainer, 1)
+    with pytest.raises(BadJob, match=f"2 ranks, and the trainer one .*{why}.*change --ranks"):
+        _refuse_ranks(trainer, 2)

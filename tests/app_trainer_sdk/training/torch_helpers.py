@@ -299,7 +299,13 @@ def in_new_process(function: Callable[..., Any], *arguments: Any) -> Any:
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
-        ["torch", "app_trainer_sdk.training.drive", "app_trainer_sdk.training.supervised", "pytest"]
+        [  # DDP imports torch._dynamo, which takes longer than most tests
+            "torch",
+            "torch._dynamo",
+            "app_trainer_sdk.training.drive",
+            "app_trainer_sdk.training.supervised",
+            "pytest",
+        ]
     )
     ours, theirs = context.Pipe(duplex=False)
     source = sys.modules[function.__module__].__file__

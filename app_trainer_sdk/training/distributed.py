@@ -1,0 +1,377 @@
+"""Owns what several ranks do together: how they meet, what they agree on, and gradients that become one.
+
+A process that trains alone is a team of one, for which everything here costs nothing and asks nobody. No rank
+leaves the others alone in the middle of something: wishes to stop travel with the numbers of the next window,
+so all of them stop after the same update. This file must not know losses, optimizers, files or events.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import inspect
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore  # torch.distributed's, with their types
+from torch.nn.parallel import DistributedDataParallel
+
+from app_trainer_sdk.errors import InternalError, PeerFailed, StopReason, StopRequested, origins
+from app_trainer_sdk.training.feed import Microbatch
+from app_trainer_sdk.training.metrics import read_numbers
+from app_trainer_sdk.values import LossTerms
+
+Pairs = Mapping[str, tuple[Tensor | float, Tensor | float]]
+
+POLL_SECONDS = 0.02
+#: Longer than any save or start that others wait for. A rank that ended is noticed by the supervisor at once.
+COLLECTIVE_TIMEOUT = datetime.timedelta(hours=2)
+REASONS: tuple[StopReason, ...] = ("interrupted", "deadline", "canceled")
+#: How libraries say that the other end of a collective is gone.
+PEER_WORDS = ("gloo", "nccl", "connection closed by peer", "connection reset by peer", "broken pipe")
+#: Torch 2.13 gave the option another name; once it is the oldest supported, the second one may go.
+FORWARD_SYNC = next(
+    name
+    for name in ("forward_sync_buffers", "broadcast_buffers")
+    if name in inspect.signature(DistributedDataParallel).parameters
+)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What all ranks know before a window's first backward.
+
+    Attributes:
+        units: units of the window, over all ranks.
+        empty: its microbatches without a unit.
+        stop: a wish to stop that some rank has heard; all of them follow it now.
+        names: metrics that some rank had in the update before.
+        news: whether one of those is a name that not all ranks know yet.
+    """
+
+    units: float
+    empty: int
+    stop: StopRequested | None = None
+    names: tuple[str, ...] = ()
+    news: bool = False
+
+
+def nobody_asked() -> StopRequested | None:
+    """No wish to stop."""
+    return None
+
+
+class Team:
+    """The ranks of a run, as one of them sees them.
+
+    Args:
+        rank: which one this is.
+        size: how many there are.
+        store: where they leave word for each other.
+        asked: the wish to stop that this rank has heard, if any.
+    """
+
+    def __init__(
+        self, rank: int = 0, size: int = 1, *, store: Store | None = None,
+        asked: Callable[[], StopRequested | None] = nobody_asked,
+    ) -> None:  # fmt: skip
+        self.rank = rank
+        self.size = size
+        self._store = store
+        self._asked = asked
+        self._control: dist.ProcessGroup | None = None
+        self._names: tuple[str, ...] = ()
+
+    @property
+    def speaks(self) -> bool:
+        """Whether this rank writes files and tells the supervisor: rank 0 alone."""
+        return self.rank == 0
+
+    def check(self) -> None:
+        """Raise a wish to stop that cannot wait for the others; ``agree`` brings all the rest."""
+        asked = self._asked()
+        if asked is not None and (self.size == 1 or asked.reason == "peer" or not asked.checkpoint):
+            raise asked
+
+    @contextlib.contextmanager
+    def first(self, name: str, check: Callable[[], None]) -> Iterator[None]:
+        """Rank 0 does what is inside before the others begin it; they call ``check`` while they wait."""
+        if self.rank:
+            self._await([name], check)
+        yield
+        if self._store is not None and self.rank == 0:
+            self._store.set(name, "done")
+
+    def compare(self, name: str, value: str, check: Callable[[], None]) -> None:
+        """Refuse to go on when this rank found something else than rank 0."""
+        if self._store is None:
+            return
+        if self.rank == 0:
+            self._store.set(name, value)
+            return
+        self._await([name], check)
+        theirs = self._store.get(name).decode()
+        if theirs != value:
+            raise InternalError(f"rank {self.rank} found {name} {value!r}", expected=f"{theirs!r}, as rank 0")
+
+    def connect(self, device: torch.device, check: Callable[[], None]) -> None:
+        """Form the groups: one over the device, and one over the host for what is agreed."""
+        if self._store is None or self._control is not None:
+            return
+        # Joining cannot be interrupted: nobody begins it before all are there.
+        self._store.set(f"ready-{self.rank}", "yes")
+        self._await([f"ready-{rank}" for rank in range(self.size)], check)
+        options: dict[str, Any] = {
+            "store": PrefixStore("group", self._store),
+            "timeout": COLLECTIVE_TIMEOUT,
+        }
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+            options["device_id"] = device
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, rank=self.rank, world_size=self.size, **options)
+        self._control = dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT)
+
+    def agree(self, units: float, empty: int, metrics: Iterable[str] = ()) -> Agreement:
+        """One small exchange on the host, a window ahead: divisor, wishes to stop, names of metrics.
+
+        Args:
+            units: this rank's units of the next window.
+            empty: its microbatches without a unit.
+            metrics: what this rank measured in the update that is under way.
+        """
+        if self.size == 1:
+            return Agreement(units, empty)
+        here = set(metrics)
+        known = [float(name in here) for name in self._names]
+        news = float(not here.issubset(self._names))
+        numbers = torch.tensor([units, empty, news, *_flags(self._asked()), *known], dtype=torch.float64)
+        dist.all_reduce(numbers, group=self._control)
+        units, empties, news, *rest = numbers.tolist()
+        flags, counts = rest[: len(REASONS) + 1], rest[len(REASONS) + 1 :]
+        names = tuple(name for name, count in zip(self._names, counts, strict=True) if count)
+        return Agreement(units, int(empties), _wish(flags), names, bool(news))
+
+    def total(
+        self, loss: Tensor | float, metrics: Pairs, agreed: Agreement, device: torch.device
+    ) -> tuple[Tensor | float, Pairs]:
+        """Loss and metrics of one update summed over ranks, on the device, in one exchange."""
+        if self.size == 1:
+            return loss, metrics
+        names = self._learn(metrics) if agreed.news else agreed.names
+        pairs = [metrics.get(name, (0.0, 0.0)) for name in names]
+        values = [loss, *(value for pair in pairs for value in pair)]
+        sums = torch.stack([_number(value, device) for value in values])
+        dist.all_reduce(sums)
+        return sums[0], {name: (sums[2 * at + 1], sums[2 * at + 2]) for at, name in enumerate(names)}
+
+    def merge(self, terms: LossTerms | None) -> LossTerms:
+        """One round of an evaluation: each rank's batch, or None where it has none, as one.
+
+        Raises:
+            StopRequested: on all ranks, when one of them has heard a wish to stop.
+        """
+        if self.size == 1:
+            assert terms is not None
+            return terms
+        mine: dict[str, list[float]] = {}
+        if terms is not None:
+            values = read_numbers([value for pair in terms.metrics.values() for value in pair])
+            mine = {name: [next(values), next(values)] for name in terms.metrics}
+        everyone: list[Any] = self._gather([_flags(self._asked()), mine])
+        stop = _wish([sum(column) for column in zip(*(flags for flags, _ in everyone), strict=True)])
+        if stop is not None:
+            raise stop
+        sums: dict[str, tuple[Tensor | float, Tensor | float]] = {}
+        for _, pairs in everyone:
+            for name, (value, count) in pairs.items():
+                before = sums.get(name, (0.0, 0.0))
+                sums[name] = (before[0] + value, before[1] + count)
+        return LossTerms(torch.tensor(0.0), metrics=sums)
+
+    def anywhere(self, here: Sequence[bool]) -> list[bool]:
+        """For each place, whether it is true on some rank."""
+        counts = torch.tensor([int(each) for each in here], dtype=torch.int32)
+        dist.all_reduce(counts, group=self._control)
+        return [bool(count) for count in counts.tolist()]
+
+    def follow(self, tensors: Sequence[Tensor]) -> None:
+        """Make tensors equal to rank 0's."""
+        if self.size > 1:
+            for tensor in tensors:
+                dist.broadcast(tensor, src=0)
+
+    def _learn(self, metrics: Pairs) -> tuple[str, ...]:
+        """Names that some rank measured for the first time; the names of this update."""
+        here = {str(name) for names in self._gather(sorted(metrics)) for name in names}
+        self._names = tuple(sorted({*self._names, *here}))
+        return tuple(sorted(here))
+
+    def _gather(self, value: Any) -> list[Any]:
+        everyone: list[Any] = [None] * self.size
+        dist.all_gather_object(everyone, value, group=self._control)
+        return everyone
+
+    def _await(self, names: list[str], check: Callable[[], None]) -> None:
+        assert self._store is not None
+        while not self._store.check(names):
+            check()
+            time.sleep(POLL_SECONDS)
+
+
+class Replica:
+    """This rank's copy of the model with its loss, whose gradients become the sum over all ranks.
+
+    Torch's DDP carries them while the last backward of an update still runs, where that can be. Where a rank
+    has no such backward (no rows, no units) or a parameter may lack a gradient, a pass over nothing does.
+
+    Args:
+        loss: model and loss.
+        team: the ranks.
+        may_lack: whether a parameter need not have a gradient in every backward.
+    """
+
+    def __init__(self, loss: nn.Module, team: Team, *, may_lack: bool = False) -> None:
+        self._team = team
+        self._may_lack = may_lack
+        self._parameters = [each for each in loss.parameters() if each.requires_grad]
+        # Buffers are made equal once an update is applied, and not before each forward.
+        options: dict[str, Any] = {FORWARD_SYNC: False}
+        self._parallel = DistributedDataParallel(_Anchored(loss), **options)
+        # DDP lays out its buckets anew after its first backward, and sums depend on the layout in their last
+        # bit: it is final before the first update, of a fresh run as of a resumed one.
+        for _ in range(2):
+            self._pass_over_nothing()
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def __call__(self, *arguments: Any) -> LossTerms:
+        """The loss of a microbatch."""
+        terms: LossTerms = self._parallel(*arguments)
+        return terms
+
+    def quiet(self) -> contextlib.AbstractContextManager[None]:
+        """Inside, gradients add up on this rank alone."""
+        return self._parallel.no_sync()
+
+    def scaled(self, share: Tensor) -> Tensor:
+        """The loss to go backward from: DDP divides by the number of ranks what is to be a sum."""
+        return share * self._team.size
+
+    def overlaps(self, microbatches: Sequence[Microbatch], *, first: bool) -> bool:
+        """Whether the last microbatch's backward can carry the gradients of the update."""
+        has_backward = bool(microbatches) and microbatches[-1].batch.units > 0
+        return has_backward and not self._careful(first)
+
+    def refuse_unfinished(self) -> None:
+        """Raise when a parameter had no gradient in the backward that was to carry all of them."""
+        try:
+            self._parallel.reducer._check_reducer_finalized()
+        except RuntimeError as error:
+            raise InternalError(
+                f"a microbatch gave no gradient to some trainable parameter: {error}",
+                expected="a gradient for every one, or its name in may_lack_gradient of the trainer",
+            ) from error
+
+    def reduce(self, *, first: bool) -> None:
+        """Sum up the gradients of all ranks now; one that no rank has stays away."""
+        there = [True] * len(self._parameters)
+        if self._careful(first):
+            there = self._team.anywhere([each.grad is not None for each in self._parameters])
+        self._pass_over_nothing()
+        for parameter, is_there in zip(self._parameters, there, strict=True):
+            if not is_there:
+                parameter.grad = None
+
+    def _careful(self, first: bool) -> bool:
+        """Before the first update nobody knows yet whether every parameter gets a gradient."""
+        return first or self._may_lack
+
+    def _pass_over_nothing(self) -> None:
+        self._parallel(None, None).backward()
+
+
+class _Anchored(nn.Module):
+    """Model and loss, or with no batch a scalar that every parameter has the gradient zero of."""
+
+    def __init__(self, loss: nn.Module) -> None:
+        super().__init__()
+        self.loss = loss
+
+    def forward(self, batch: Any, random: Any) -> Any:
+        if batch is not None:
+            return self.loss(batch, random)
+        trainable = [each for each in self.parameters() if each.requires_grad]
+        sums = torch.stack([each.sum().float() for each in trainable])
+        return (sums * 0.0).sum()
+
+
+_here = Team()
+
+
+def here() -> Team:
+    """The team of this process; torch's process groups are one for each process too."""
+    return _here
+
+
+def enter(team: Team) -> None:
+    """Make ``team`` that of this process."""
+    global _here  # as torch's own default group, which belongs to the process
+    _here = team
+
+
+def meet(size: int, asked: Callable[[], StopRequested | None], descriptor: int | None = None) -> Team:
+    """Meet the other ranks where the environment says.
+
+    Args:
+        size: how many there are; alone there is nobody to meet.
+        asked: the wish to stop that this rank has heard.
+        descriptor: for rank 0, the socket that the supervisor bound for the meeting.
+    """
+    if size > 1:
+        rank = int(os.environ["RANK"])
+        store = TCPStore(
+            os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=rank == 0,
+            wait_for_workers=False, timeout=COLLECTIVE_TIMEOUT,
+            master_listen_fd=descriptor if rank == 0 else None,
+        )  # fmt: skip
+        enter(Team(rank, size, store=store, asked=asked))
+    return here()
+
+
+def ending(error: BaseException, asked: StopRequested | None) -> BaseException:
+    """What an error on one of several ranks means: a collective breaks because another rank ended."""
+    if isinstance(error, StopRequested) or not any(map(_is_broken_collective, origins(error))):
+        return error
+    return asked if asked is not None else PeerFailed(f"another rank ended first: {error}")
+
+
+def _is_broken_collective(error: BaseException) -> bool:
+    if isinstance(error, dist.DistError):
+        return True
+    return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in PEER_WORDS)
+
+
+def _flags(asked: StopRequested | None) -> list[float]:
+    """A wish as numbers that add up: one for each reason, and one that gives up the checkpoint."""
+    if asked is None:
+        return [0.0] * (len(REASONS) + 1)
+    return [*(float(asked.reason == reason) for reason in REASONS), float(not asked.checkpoint)]
+
+
+def _wish(flags: Sequence[float]) -> StopRequested | None:
+    *reasons, hurry = flags
+    for reason, count in zip(REASONS, reasons, strict=True):
+        if count:
+            return StopRequested(reason, checkpoint=not hurry)
+    return None
+
+
+def _number(value: Tensor | float, device: torch.device) -> Tensor:
+    return torch.as_tensor(value, dtype=torch.float64, device=device).detach().reshape(())
