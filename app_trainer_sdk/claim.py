@@ -5,11 +5,15 @@ It must not know how a job is run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import errno
+import fcntl
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from app_trainer_sdk.errors import BadJob, DiskFull, is_disk_full
+from app_trainer_sdk.errors import BadJob, DependencyUnavailable, DiskFull, is_disk_full
 from app_trainer_sdk.files import read_json
 from app_trainer_sdk.job import Job
 from app_trainer_sdk.paths import JobDirectory
@@ -34,8 +38,46 @@ def is_finished(layout: JobDirectory, job: Job) -> bool:
     return finished
 
 
-def make_folder(folder: Path) -> None:
-    """Make a folder of the job's directory.
+@contextlib.contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Inside, no other process works in ``folder``: two would mix their lines and remove each other's files.
+
+    The lock is the kernel's and ends with the process, however it ends. A file system without locks has none.
+
+    Raises:
+        DependencyUnavailable: another process works there.
+        BadJob: it cannot be opened.
+    """
+    descriptor = _opened(folder)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise DependencyUnavailable(
+            f"another process works in {folder}", expected="one at a time",
+            setting="--job-dir, or wait until it has ended",
+        ) from None  # fmt: skip
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF, errno.EINVAL):
+            raise
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _opened(folder: Path) -> int:
+    try:
+        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise BadJob(
+            f"cannot open {folder}: {error.strerror}", expected="a folder that can be used",
+            setting="--job-dir",
+        ) from None  # fmt: skip
+
+
+def make_folder(folder: Path, *, setting: str = "--job-dir") -> None:
+    """Make a folder; ``setting`` says where it was chosen.
 
     Raises:
         BadJob: it cannot be made there.
@@ -49,7 +91,7 @@ def make_folder(folder: Path) -> None:
         raise BadJob(
             f"cannot make {folder}: {error.strerror}",
             expected="a folder that can be written",
-            setting="--job-dir",
+            setting=setting,
         ) from None
 
 
@@ -66,10 +108,12 @@ def _refuse_changes(there: Mapping[str, Any], asked: Mapping[str, Any], layout: 
 
 def _read_ours(path: Path) -> dict[str, Any]:
     """A document an earlier start left, empty when there is none."""
-    if not path.exists():
-        return {}
     try:
         document: dict[str, Any] = read_json(path)
+        if not isinstance(document, dict):
+            raise ValueError(f"a {type(document).__name__}, not an object")
+    except FileNotFoundError:
+        return {}
     except (OSError, ValueError) as error:
         found = f"cannot read {path}: {error}"
         raise BadJob(found, expected="what an earlier start wrote", setting="--job-dir") from None

@@ -7,6 +7,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from app_trainer_sdk.errors import BadJob
+
 PREFIX = "APP_TRAINER_"
 
 
@@ -83,7 +85,20 @@ class JobDirectory:
 
 
 def cache_directory() -> Path:
-    """``APP_TRAINER_CACHE_DIR``, else ``/cache`` in a container, else the user's cache."""
+    """``APP_TRAINER_CACHE_DIR``, else ``/cache`` in a container, else the user's cache.
+
+    Raises:
+        BadJob: it would be below a home, and there is none.
+    """
+    try:
+        return _cache_directory()
+    except RuntimeError:  # pathlib's word for a user without a home
+        raise BadJob(
+            "no home folder to keep the cache in", expected="a folder", setting=PREFIX + "CACHE_DIR"
+        ) from None
+
+
+def _cache_directory() -> Path:
     given = os.environ.get(PREFIX + "CACHE_DIR")
     if given:
         return Path(given).expanduser()

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any
 
 from app_trainer_sdk import __version__
-from app_trainer_sdk.claim import is_finished, make_folder
+from app_trainer_sdk.claim import alone_in, is_finished, make_folder
 from app_trainer_sdk.console import Console, seconds_text
 from app_trainer_sdk.errors import ExitCode, StopReason, StopRequested, TrainerError
 from app_trainer_sdk.events import EventLog
@@ -25,7 +25,7 @@ from app_trainer_sdk.inputs import fetch_inputs, fetch_weights
 from app_trainer_sdk.job import Job, check_job, load_job
 from app_trainer_sdk.narrator import Narrator
 from app_trainer_sdk.outcome import describe_failure, outcome_document, status_of
-from app_trainer_sdk.paths import JobDirectory, cache_directory, number_from_environment
+from app_trainer_sdk.paths import PREFIX, JobDirectory, cache_directory, number_from_environment
 from app_trainer_sdk.ranks import LOG_TAIL_LINES, Ranks
 from app_trainer_sdk.registry import find_trainer
 from app_trainer_sdk.report import write_report
@@ -57,14 +57,19 @@ def run_job(job_file: Path, directory: Path, *, console: Console | None = None, 
         trainer = find_trainer(job.trainer)
         check_job(job, trainer)
         layout = JobDirectory(directory.resolve())
-        if is_finished(layout, job):
-            console.lines([f"{job.identifier()} is already complete: see {layout.report}; nothing was changed"])
-            return ExitCode.SUCCEEDED
-        supervisor = Supervisor(job, layout, console, ranks=ranks)
+        make_folder(layout.root)
+        with alone_in(layout.root):
+            return _go_on(job, layout, console, ranks)
     except TrainerError as error:
         console.lines([f"error: {error}"])
         return error.code
-    return supervisor.run()
+
+
+def _go_on(job: Job, layout: JobDirectory, console: Console, ranks: int) -> ExitCode:
+    if is_finished(layout, job):
+        console.lines([f"{job.identifier()} is already complete: see {layout.report}; nothing was changed"])
+        return ExitCode.SUCCEEDED
+    return Supervisor(job, layout, console, ranks=ranks).run()
 
 
 class Supervisor:
@@ -120,7 +125,7 @@ class Supervisor:
         trainer = find_trainer(self._job.trainer)
         _, row, _ = check_job(self._job, trainer)
         cache = cache_directory()
-        cache.mkdir(parents=True, exist_ok=True)
+        make_folder(cache, setting=PREFIX + "CACHE_DIR")
         with self._interruptible():
             inputs = fetch_inputs(self._job, self._layout.inputs, self._check)
             weights, identities = fetch_weights(self._job, row, cache, self._check)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from app_trainer_sdk.errors import BadJob
 from app_trainer_sdk.paths import JobDirectory, cache_directory, number_from_environment
 
 NAMES = {
@@ -57,6 +58,14 @@ def test_the_cache_is_where_the_environment_says(tmp_path: Path, monkeypatch: py
     monkeypatch.delenv("APP_TRAINER_CACHE_DIR")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache_directory() in (Path("/cache"), tmp_path / "app_trainer_sdk")
+
+
+def test_a_user_without_a_home_is_told_the_variable(monkeypatch: pytest.MonkeyPatch):
+    """A container may run under a number that no user has."""
+    monkeypatch.setenv("APP_TRAINER_CACHE_DIR", "~nobody-of-that-name/cache")
+
+    with pytest.raises(BadJob, match="change APP_TRAINER_CACHE_DIR"):
+        cache_directory()
 
 
 @pytest.mark.parametrize(
