@@ -45,9 +45,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _answer(module: str, arguments: Sequence[str]) -> int:
-    answer: Callable[[Sequence[str]], int] = import_module(f"app_trainer_sdk.{module}").main
     try:
+        answer: Callable[[Sequence[str]], int] = import_module(f"app_trainer_sdk.{module}").main
         return answer(arguments)
+    except KeyboardInterrupt:  # a run that has begun hears signals itself
+        return _interrupted()
     except SystemExit as ending:
         if ending.code == _ARGPARSE_USAGE:  # argparse's own code, which a container must not end with
             return _bad_job()
@@ -72,6 +74,13 @@ def _usage() -> str:
     also = f"also {aliases}; --version; SUBCOMMAND --help"
     lines = ["usage: app-trainer SUBCOMMAND ...", "", *rows, "", also]
     return "\n".join(lines) + "\n"
+
+
+def _interrupted() -> int:
+    from app_trainer_sdk.errors import ExitCode
+
+    sys.stderr.write("interrupted\n")
+    return int(ExitCode.INTERRUPTED)
 
 
 def _bad_job() -> int:

@@ -82,3 +82,15 @@ def test_every_subcommand_is_also_a_module():
         __import__(f"app_trainer_sdk.{module}")
 
         assert callable(sys.modules[f"app_trainer_sdk.{module}"].main)
+
+
+def test_a_signal_before_anything_began_is_an_interruption(monkeypatch, capsys):
+    """Ctrl-C while modules load ends with the code of an interrupted job and without a traceback."""
+
+    def interrupt(name):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("app_trainer_sdk.cli.import_module", interrupt)
+
+    assert main(["run"]) == 75
+    assert capsys.readouterr().err == "interrupted\n"
