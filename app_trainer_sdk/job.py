@@ -6,6 +6,7 @@ not know how inputs are fetched, and checks hyperparameters only through the tra
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -33,7 +34,7 @@ def _place(url: str) -> str:
         return url
     try:
         parts = urlsplit(url)
-        there = parts.hostname
+        there, _ = parts.hostname, parts.port
     except ValueError:
         parts, there = urlsplit(""), None
     if parts.scheme == "file" and there in (None, "localhost") and parts.path.startswith("/"):
@@ -41,6 +42,14 @@ def _place(url: str) -> str:
     if parts.scheme in ("http", "https") and there:
         return url
     raise ValueError("a path, file:///path or https://host/path")
+
+
+def _receiver(url: str) -> str:
+    """A URL that events can be posted to, or a ``ValueError`` with what was expected."""
+    if url.startswith(("http://", "https://")):
+        with contextlib.suppress(ValueError):
+            return _place(url)
+    raise ValueError("https://host/path")
 
 
 Place = Annotated[str, Field(min_length=1), AfterValidator(_place)]
@@ -75,7 +84,7 @@ class Outputs(_Document):
 class Callbacks(_Document):
     """Where events go. In ``notify`` mode nothing in an answer is obeyed."""
 
-    url: Annotated[str, Field(pattern=r"^https?://")]
+    url: Annotated[str, Field(pattern=r"^https?://"), AfterValidator(_receiver)]
     mode: Literal["notify", "control"] = "notify"
 
 
@@ -118,7 +127,7 @@ def load_job(path: Path) -> Job:
 def parse_document(path: Path) -> Any:
     """Parse a JSON or YAML file; a syntax error is told with its line and column."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # some editors begin a file with a byte-order mark
     except FileNotFoundError:
         raise BadJob(f"no job file at {path}", expected="a JSON or YAML file", setting="--job") from None
     except (OSError, UnicodeDecodeError) as error:

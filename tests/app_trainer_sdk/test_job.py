@@ -76,6 +76,14 @@ def test_a_folder_or_bytes_that_are_no_text_cannot_be_read(tmp_path: Path):
     assert "expected readable UTF-8" in refusal(written(tmp_path, b'{"trainer": "\xff"}'))
 
 
+@pytest.mark.parametrize(("name", "text"), [("a.json", json.dumps(MINIMAL)), ("a.yaml", "trainer: reader")])
+def test_a_byte_order_mark_is_passed_over(tmp_path: Path, name: str, text: str):
+    """Some editors begin a file with one; JSON and YAML are read alike."""
+    (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + text.encode())
+
+    assert parse_document(tmp_path / name)["trainer"] == "reader"
+
+
 def test_invalid_json_is_told_with_line_and_column(tmp_path: Path):
     """The place is where a person finds the missing comma."""
     message = refusal(written(tmp_path, '{"trainer": "text"\n "model": "m"}'))
@@ -224,12 +232,28 @@ def test_weights_say_one_place_under_a_known_name():
 
 @pytest.mark.parametrize(
     "url",
-    ["ftp://host/a", "http://", "https://[half", "file://elsewhere/a", "file:relative", "s3://bucket/key", ""],
+    [
+        "ftp://host/a",
+        "http://",
+        "https://[half",
+        "http://h:99999/a",
+        "file://elsewhere/a",
+        "file:relative",
+        "s3://bucket/key",
+        "",
+    ],
 )
 def test_a_place_that_cannot_be_read_is_refused_with_the_job(url: str):
     """Nothing has begun yet when an unknown kind of URL is told, under the input's own pointer."""
     with pytest.raises(BadJob, match="/inputs/dataset/url"):
         read_job({**MINIMAL, "inputs": {"dataset": url}})
+
+
+@pytest.mark.parametrize("url", ["http://[half", "http://host:99999/", "ftp://host/", "http://", "host/path"])
+def test_a_receiver_that_cannot_be_is_refused_with_the_job(url: str):
+    """A run must not find out at its end that nobody could hear it."""
+    with pytest.raises(BadJob, match="/callbacks/url"):
+        read_job({**MINIMAL, "callbacks": url})
 
 
 def test_a_right_job_gives_settings_row_and_method():
