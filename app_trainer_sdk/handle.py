@@ -6,6 +6,7 @@ torch; ``device`` and ``dtype`` are put in by the rank.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -103,12 +104,13 @@ class Run:
             raise InputMissing(f"the job has no input {name!r}", expected="it", setting=f"/inputs/{name}")
         root = self.inputs[name]
         path = root / file if root.is_dir() and file else root
-        if not path.resolve().is_relative_to(root.resolve()):
+        if "\0" in file or not path.resolve().is_relative_to(root.resolve()):
             raise BadJob(
                 f"{file!r} leads outside the input {name!r}",
                 expected=f"a path inside {root}",
                 setting=f"/inputs/{name}",
             )
-        if not path.is_file():
-            raise InputMissing(f"no file {path}", expected="a readable file", setting=f"/inputs/{name}")
+        if not path.is_file() or not os.access(path, os.R_OK):
+            found = f"{path} cannot be read" if path.is_file() else f"no file {path}"
+            raise InputMissing(found, expected="a readable file", setting=f"/inputs/{name}")
         return path

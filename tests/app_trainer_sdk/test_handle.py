@@ -70,7 +70,7 @@ def test_input_files(tmp_path):
     assert run.input_file("file") == run.input_file("file", "ignored") == tmp_path / "data" / "rows.jsonl"
 
 
-@pytest.mark.parametrize("file", ["../secret", "link", "/etc/passwd"])
+@pytest.mark.parametrize("file", ["../secret", "link", "/etc/passwd", "a\0b"])
 def test_nothing_outside_an_input(tmp_path, file):
     """A path that leads outside its input, by dots, a link or the root, is refused."""
     (tmp_path / "data").mkdir()
@@ -89,6 +89,15 @@ def test_missing_inputs(tmp_path):
         run.input_file("images")
     with pytest.raises(InputMissing, match=r"no file .*rows"):
         run.input_file("folder", "rows")
+
+
+def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
+    """A file inside a folder is looked at like the input itself: without the right to read it is missing."""
+    (tmp_path / "rows").write_text("{}")
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+
+    with pytest.raises(InputMissing, match=r"rows cannot be read.*change /inputs/folder"):
+        a_run(tmp_path, inputs={"folder": tmp_path}).input_file("folder", "rows")
 
 
 def test_a_run_cannot_be_changed(tmp_path):

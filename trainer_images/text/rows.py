@@ -127,9 +127,10 @@ def _row(line: str, place: str, settings: TextHyperparameters) -> Row:
 def _json_object(line: str, place: str) -> dict[str, Any]:
     try:
         values = json.loads(line)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         column = getattr(error, "colno", 1)
-        reason = getattr(error, "msg", "nested too deeply")
+        told = "nested too deeply" if isinstance(error, RecursionError) else str(error).partition(";")[0]
+        reason = getattr(error, "msg", told)
         raise BadData(
             f"{place}: invalid JSON at column {column}: {reason}", expected="one JSON object"
         ) from None

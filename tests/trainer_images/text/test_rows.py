@@ -87,3 +87,9 @@ def test_a_folder_is_read_by_its_only_file_or_the_one_named(make_run, tmp_path):
         read_rows(make_run(data, dataset_file="../dataset.jsonl"), "dataset")
     with pytest.raises(InputMissing):
         read_rows(make_run(data, dataset_file="c.jsonl"), "dataset")
+
+
+def test_a_number_that_python_refuses_names_its_line(make_run):
+    """An integer of thousands of digits is the row's fault, not ours."""
+    with pytest.raises(BadData, match=r"dataset.jsonl:2: invalid JSON.*4300 digits"):
+        read_rows(make_run([GOOD, '{"prompt": "a", "completion": "b", "n": ' + "9" * 5000 + "}"]), "dataset")
