@@ -15,12 +15,14 @@ import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from pathlib import Path
 
 from app_trainer_sdk.errors import BadJob, ExitCode, TrainerError
+from app_trainer_sdk.registry import GROUP
 
 TEMPLATE = Path(__file__).with_name("templates") / "trainer"
-NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+NAME = re.compile(r"[a-z](?:[a-z0-9_-]{0,61}[a-z0-9])?")  # a distribution's name ends like this too
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Names:
         if problem:
             raise BadJob(
                 f"the name {name!r} {problem}", setting="NAME",
-                expected="lower-case letters, digits, '-' and '_', a letter first, such as my-trainer",
+                expected="lower-case letters, digits, '-' and '_' inside, a letter first, such as my-trainer",
             )  # fmt: skip
         words = [word for word in package.split("_") if word]
         title = "".join(word.capitalize() for word in words)
@@ -117,6 +119,8 @@ def _problem(name: str, package: str) -> str:
         return "is no package name"
     if keyword.iskeyword(package):
         return "is a word of python itself"
+    if entry_points(group=GROUP, name=name):
+        return "is that of a trainer that is installed"
     if package in sys.stdlib_module_names or package == "tests" or _is_installed(package):
         return f"would hide the package {package} that is there already"
     return ""
