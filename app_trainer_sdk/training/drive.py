@@ -6,6 +6,7 @@ It iterates over a trainer's facts and is the same for every trainer, with or wi
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import time
@@ -93,6 +94,11 @@ class Drive:
             self._saver.finish()
         except StopRequested as stop:
             if stop.checkpoint:
+                self._saver.finish()
+            raise
+        except Exception:
+            # What ended training is told; a checkpoint on its way to the disk was good before it.
+            with contextlib.suppress(Exception):
                 self._saver.finish()
             raise
         finally:
