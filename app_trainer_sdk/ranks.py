@@ -43,6 +43,7 @@ class Member:
         self.silent = False
         self.killed = False
         self.ended_at = 0
+        self.told: dict[str, Any] | None = None
         self.process: subprocess.Popen[bytes] | None = None
 
     def begin(self, command: list[str], environment: Mapping[str, str], descriptors: list[int]) -> None:
@@ -189,7 +190,11 @@ class Ranks:
             self._hush(member)
             return []
         *lines, member.pieces = (member.pieces + piece).split(b"\n")
-        return [json.loads(line) for line in lines] if member.number == 0 else []
+        messages = [json.loads(line) for line in lines]
+        for message in messages:
+            if message.get("kind") == "outcome":  # of a rank whose disk takes no file any more
+                member.told = {name: value for name, value in message.items() if name != "kind"}
+        return messages if member.number == 0 else []
 
     def _hush(self, member: Member) -> None:
         member.silent = True
@@ -207,6 +212,8 @@ class Ranks:
         """When and how a rank ended: what it left, or what its silence means."""
         if member.outcome.exists():
             return member.outcome.stat().st_mtime_ns, read_json(member.outcome)
+        if member.told is not None:
+            return member.ended_at, member.told
         if member.killed and self._peers_end < float("inf"):
             error: BaseException = PeerFailed(f"rank {member.number} had to be killed: another one ended first")
             return member.ended_at, _outcome_of(error, phase, step)

@@ -86,10 +86,21 @@ def settle_plan(opened: Opened, start: Start, store: CheckpointStore) -> tuple[P
         saved = Plan.from_document(read_document(checkpoint, "plan.json"))
         identity = identity_of(opened, start, fresh)
         refuse_differences(read_document(checkpoint, "identity.json"), identity, where=checkpoint.path.name)
-        return _with_cadence_of(saved, fresh), checkpoint
-    if not layout.plan.exists() or Plan.from_document(read_json(layout.plan)) != fresh:
+        plan = _with_cadence_of(saved, fresh)
+        if _kept_plan(layout.plan) is None:
+            write_json(layout.plan, plan.document())
+        return plan, checkpoint
+    if _kept_plan(layout.plan) != fresh:
         write_json(layout.plan, fresh.document())
     return fresh, None
+
+
+def _kept_plan(path: Path) -> Plan | None:
+    """The plan an earlier start wrote; None where there is none, or nothing that reads as one."""
+    try:
+        return Plan.from_document(read_json(path))
+    except (FileNotFoundError, ValueError, TypeError, AttributeError, KeyError):
+        return None
 
 
 def prepare(opened: Opened, plan: Plan, ledger: Ledger) -> Opened:

@@ -193,7 +193,7 @@ def main(arguments: Sequence[str]) -> int:
     _leave_signals_to_the_supervisor()
     start = Start.load(Path(arguments[0]))
     token = StopToken()
-    channel = RankChannel(socket.socket(fileno=int(arguments[1])), token)
+    channel = RankChannel(socket.socket(fileno=int(arguments[1])), token, leave=_leave_with_children)
     number = int(os.environ["RANK"]) if start.ranks > 1 else 0
     path = start.layout.attempt(start.attempt) / f"outcome-{number}.json"
     rank = Rank(start, channel, token)
@@ -208,9 +208,27 @@ def main(arguments: Sequence[str]) -> int:
         code = code_of(error)
         failure = describe_failure(error, phase=rank.phase)
         outcome = outcome_document(code, failure=failure, timings=rank.timings)
-    write_json(path, outcome)
+    outcome = _hand_in(outcome, path, channel)
     channel.close()
     return int(outcome["exit_code"])
+
+
+def _hand_in(outcome: dict[str, Any], path: Path, channel: RankChannel) -> dict[str, Any]:
+    """Leave the outcome as a file. Where the disk takes none it is said; work that cannot be kept failed."""
+    try:
+        write_json(path, outcome)
+    except OSError as error:
+        if outcome["exit_code"] == ExitCode.SUCCEEDED:
+            outcome = outcome_document(code_of(error), failure=describe_failure(error, phase="outcome"))
+        channel.say("outcome", **outcome)
+    return outcome
+
+
+def _leave_with_children() -> None:
+    """The supervisor is dead: a replay or loader worker that stayed would hold the device of the next start."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(ExitCode.PEER_FAILED)
 
 
 def _leave_signals_to_the_supervisor() -> None:

@@ -104,3 +104,18 @@ def test_several_ranks_know_their_place(monkeypatch: pytest.MonkeyPatch):
     }  # fmt: skip
     assert int(place["OMP_NUM_THREADS"]) >= 1
     assert "RANK" not in rank_environment(0, 1, 0)
+
+
+def test_an_outcome_that_no_disk_takes(tmp_path: Path):
+    """A rank that cannot write its outcome says it; with one rank or several its code is the result."""
+    body = (
+        'told = {"kind": "outcome", "exit_code": 73, "name": rank, "failure": {"message": "m", "step": None}}\n'
+        'if rank == "0": line.sendall(json.dumps(told).encode() + b"\\n"); os._exit(73)\n'
+        + HEAR
+        + "os._exit(72)"
+    )
+    for count in (1, 2):
+        outcome, _ = ended(tmp_path, body, count=count)
+
+        assert (outcome["exit_code"], outcome["name"], outcome["failure"]["step"]) == (73, "0", 3)
+        assert "kind" not in outcome

@@ -138,3 +138,20 @@ def test_trainers_that_train_on_one_rank(trainer, why):
     _refuse_ranks(trainer, 1)
     with pytest.raises(BadJob, match=f"2 ranks, and the trainer one .*{why}.*change --ranks"):
         _refuse_ranks(trainer, 2)
+
+
+@pytest.mark.parametrize("text", [None, "{", "[]", "{}", "null"])
+def test_a_plan_that_is_no_plan_is_written_again(tmp_path, text):
+    """Before the first checkpoint and on a resume: the replay reads the plan, so it must be there and whole."""
+    start = start_of(tmp_path)
+    for begun in (False, True):
+        if begun:
+            trained(start)
+        if text is None:
+            start.layout.plan.unlink(missing_ok=True)
+        else:
+            start.layout.plan.write_text(text)
+        plan, checkpoint = settled(start)
+
+        assert (checkpoint is not None) == begun
+        assert Plan.from_document(json.loads(start.layout.plan.read_text())) == plan

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 
 import pytest
 from torch_helpers import CountingToken, RecordingChannel
 
 from app_trainer_sdk.checkpoints import inspect_checkpoint
-from app_trainer_sdk.errors import Diverged, InternalError, StopRequested
+from app_trainer_sdk.errors import Diverged, ExitCode, InternalError, StopRequested
 from app_trainer_sdk.files import read_json, sha256_tree
+from app_trainer_sdk.outcome import outcome_document
 from app_trainer_sdk.start import Start
-from app_trainer_sdk.training.rank import Rank
+from app_trainer_sdk.training.rank import Rank, _hand_in
 from app_trainer_sdk.training.replay import main as replay
 from app_trainer_sdk.values import Artifact
 
@@ -137,3 +139,18 @@ def test_replaying_here(finished, tmp_path):
 
     assert replay([str(start), str(question), str(answer)]) == 0
     assert len(read_json(answer)) == 1
+
+
+@pytest.mark.parametrize("code", [ExitCode.SUCCEEDED, ExitCode.DIVERGED])
+def test_an_outcome_on_a_full_disk(tmp_path, monkeypatch, code):
+    """What cannot be written is said; a failure keeps its code, a success that nobody can read is none."""
+
+    def full(path, document):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("app_trainer_sdk.training.rank.write_json", full)
+    channel = RecordingChannel(CountingToken(0))
+    outcome = _hand_in(outcome_document(code), tmp_path / "outcome-0.json", channel)
+
+    assert outcome["exit_code"] == (ExitCode.DISK_FULL if code is ExitCode.SUCCEEDED else code)
+    assert [(kind, facts["exit_code"]) for kind, facts in channel.said] == [("outcome", outcome["exit_code"])]
