@@ -83,7 +83,7 @@ def _by_name(entries: Sequence[EntryPoint]) -> dict[str, EntryPoint]:
 def _load(entry: EntryPoint) -> type[Trainer]:
     try:
         found = entry.load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a module must not end the process that reads it
         raise _failed_import(f"trainer {entry.name!r}", _origin(entry), error) from error
     problem = _not_a_trainer(found)
     if problem:
@@ -117,7 +117,7 @@ def _trainer_at(reference: str) -> type[Trainer]:
             expected = f"a module {module_name} that is installed or below {here}"
             raise _no_such_trainer(reference, expected) from error
         raise _failed_import(f"trainer {reference!r}", module_name, error) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _failed_import(f"trainer {reference!r}", module_name, error) from error
     found: Any = module
     for part in class_name.split("."):
@@ -147,7 +147,7 @@ def _no_such_trainer(name: str, expected: str, hint: str = "", found: str = "") 
     return BadJob("there is no such trainer:", problems=[Problem("/trainer", shown, expected, hint)])
 
 
-def _failed_import(subject: str, origin: str, error: Exception) -> TrainerError:
+def _failed_import(subject: str, origin: str, error: BaseException) -> TrainerError:
     found = f"{subject} cannot be imported from {origin}: {type(error).__name__}: {error}"
     if isinstance(error, ModuleNotFoundError):
         return DependencyUnavailable(found, expected=f"the module {error.name}", setting="what is installed")

@@ -123,6 +123,17 @@ def test_a_module_that_raises_names_distribution_and_module(site: Path):
         all_trainers(entries=entries)
 
 
+def test_a_module_that_exits_is_told_like_one_that_raises(site: Path):
+    """An exit at import would end a command silently, with a code that means nothing."""
+    (site / "toy_exits.py").write_text("raise SystemExit(3)")
+    for find in (
+        lambda: find_trainer("one", entries=install(site, "toy-image", one="toy_exits:Toy")),
+        lambda: find_trainer("toy_exits:Toy"),
+    ):
+        with pytest.raises(InternalError, match=r"cannot be imported from toy_exits.*SystemExit: 3"):
+            find()
+
+
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
