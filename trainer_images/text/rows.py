@@ -121,7 +121,21 @@ def _row(line: str, place: str, settings: TextHyperparameters) -> Row:
             expected="text from the assistant that is not empty",
             setting=f"{place}, or /hyperparameters/{name}",
         )
+    _refuse_half_characters(row)
     return row
+
+
+def _refuse_half_characters(row: Row) -> None:
+    r"""JSON can say one half of a surrogate pair, ``\ud83d``; no tokenizer takes it and no file could hold it."""
+    for message in row.messages:
+        try:
+            message["content"].encode()
+        except UnicodeEncodeError as error:
+            half = message["content"][error.start]
+            raise BadData(
+                f"{row.place}: the text of the {message['role']} has half a character, {half!a}",
+                expected="whole ones", setting=row.place,
+            ) from None  # fmt: skip
 
 
 def _json_object(line: str, place: str) -> dict[str, Any]:

@@ -89,6 +89,17 @@ def test_a_folder_is_read_by_its_only_file_or_the_one_named(make_run, tmp_path):
         read_rows(make_run(data, dataset_file="c.jsonl"), "dataset")
 
 
+@pytest.mark.parametrize(
+    "row", ['{"prompt": "a\\ud800", "completion": "b"}', '{"prompt": "a", "completion": "\\udfff"}']
+)
+def test_half_a_character_names_its_line(make_run, row):
+    """JSON can say one half of a surrogate pair; a whole pair is one character and fine."""
+    with pytest.raises(BadData, match=r"dataset.jsonl:2: the text of the .* has half a character"):
+        read_rows(make_run([GOOD, row]), "dataset")
+
+    assert len(read_rows(make_run([GOOD, '{"prompt": "\\ud83d\\ude00", "completion": "b"}']), "dataset")) == 2
+
+
 def test_a_number_that_python_refuses_names_its_line(make_run):
     """An integer of thousands of digits is the row's fault, not ours."""
     with pytest.raises(BadData, match=r"dataset.jsonl:2: invalid JSON.*4300 digits"):
