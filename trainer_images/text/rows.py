@@ -126,7 +126,7 @@ def _row(line: str, place: str, settings: TextHyperparameters) -> Row:
 
 
 def _refuse_half_characters(row: Row) -> None:
-    r"""JSON can say one half of a surrogate pair, ``\ud83d``; no tokenizer takes it and no file could hold it."""
+    r"""JSON can say one half of a surrogate pair, ``\ud83d``; no tokenizer takes it, no file could hold it."""
     for message in row.messages:
         try:
             message["content"].encode()
