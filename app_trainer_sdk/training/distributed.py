@@ -32,6 +32,7 @@ Pairs = Mapping[str, tuple[Tensor | float, Tensor | float]]
 POLL_SECONDS = 0.02
 #: Longer than any save or start that others wait for. A rank that ended is noticed by the supervisor at once.
 COLLECTIVE_TIMEOUT = datetime.timedelta(hours=2)
+MEETING_TIMEOUT = datetime.timedelta(seconds=2)
 REASONS: tuple[StopReason, ...] = ("interrupted", "deadline", "canceled")
 #: How libraries say that the other end of a collective is gone.
 PEER_WORDS = ("gloo", "nccl", "connection closed by peer", "connection reset by peer", "broken pipe")
@@ -124,9 +125,7 @@ class Team:
         """Form the groups: one over the device, and one over the host for what is agreed."""
         if self._store is None or self._control is not None:
             return
-        # Joining cannot be interrupted: nobody begins it before all are there.
-        self._store.set(f"ready-{self.rank}", "yes")
-        self._await([f"ready-{rank}" for rank in range(self.size)], check)
+        self._gather_at_the_gate(self._store, check)
         options: dict[str, Any] = {
             "store": PrefixStore("group", self._store),
             "timeout": COLLECTIVE_TIMEOUT,
@@ -206,6 +205,22 @@ class Team:
         if self.size > 1:
             for tensor in tensors:
                 dist.broadcast(tensor, src=0)
+
+    def _gather_at_the_gate(self, store: Store, check: Callable[[], None]) -> None:
+        """Joining cannot be interrupted: nobody begins it before all are there, and then nobody leaves.
+
+        The first word at the gate stands: of a rank that saw all of them, or of one that was asked to stop.
+        """
+        store.set(f"ready-{self.rank}", "yes")
+        try:
+            self._await([f"ready-{rank}" for rank in range(self.size)], check)
+        except StopRequested as stop:
+            hurries = stop.reason == "peer" or not stop.checkpoint
+            if hurries or store.compare_set("gate", "", "left") == b"left":
+                raise
+            return
+        if store.compare_set("gate", "", "join") != b"join":
+            raise self._asked() or PeerFailed("another rank was asked to stop before all had met")
 
     def _learn(self, metrics: Pairs) -> tuple[str, ...]:
         """Names that some rank measured for the first time; the names of this update."""
@@ -326,23 +341,42 @@ def enter(team: Team) -> None:
     _here = team
 
 
-def meet(size: int, asked: Callable[[], StopRequested | None], descriptor: int | None = None) -> Team:
+def meet(
+    size: int,
+    check: Callable[[], None],
+    asked: Callable[[], StopRequested | None],
+    descriptor: int | None = None,
+) -> Team:
     """Meet the other ranks where the environment says.
 
     Args:
         size: how many there are; alone there is nobody to meet.
+        check: called while rank 0 is not there yet.
         asked: the wish to stop that this rank has heard.
         descriptor: for rank 0, the socket that the supervisor bound for the meeting.
     """
     if size > 1:
         rank = int(os.environ["RANK"])
-        store = TCPStore(
-            os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=rank == 0,
-            wait_for_workers=False, timeout=COLLECTIVE_TIMEOUT,
-            master_listen_fd=descriptor if rank == 0 else None,
-        )  # fmt: skip
-        enter(Team(rank, size, store=store, asked=asked))
+        enter(Team(rank, size, store=_open_store(rank, check, descriptor), asked=asked))
     return here()
+
+
+def _open_store(rank: int, check: Callable[[], None], descriptor: int | None) -> Store:
+    """Rank 0's store. Each try is short, since rank 0 may be gone and a try cannot be interrupted."""
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    while True:
+        check()
+        try:
+            store = TCPStore(
+                host, port, is_master=rank == 0, wait_for_workers=False, timeout=MEETING_TIMEOUT,
+                master_listen_fd=descriptor if rank == 0 else None,
+            )  # fmt: skip
+        except dist.DistError:
+            if rank == 0:
+                raise
+            continue
+        store.set_timeout(COLLECTIVE_TIMEOUT)
+        return store
 
 
 def ending(error: BaseException, asked: StopRequested | None) -> BaseException:

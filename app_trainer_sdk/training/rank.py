@@ -198,7 +198,7 @@ def main(arguments: Sequence[str]) -> int:
     path = start.layout.attempt(start.attempt) / f"outcome-{number}.json"
     rank = Rank(start, channel, token)
     try:
-        team = meet(start.ranks, lambda: token.asked, *map(int, arguments[2:]))
+        team = meet(start.ranks, token.check, lambda: token.asked, *map(int, arguments[2:]))
         rank = Rank(start, channel, token, team)
         facts = rank.work()
         outcome = outcome_document(ExitCode.SUCCEEDED, **facts, timings=rank.timings)

@@ -351,6 +351,52 @@ def test_all_stop_at_the_same_update_and_go_on(tmp_path: Path, ranks: int):
         assert (ends[0] / name).read_bytes() == (ends[1] / name).read_bytes()
 
 
+class Gate:
+    """A store where another rank spoke first at the gate, or nobody yet."""
+
+    def __init__(self, word: str = "", others: bool = False) -> None:
+        self.word = word
+        self.others = others
+
+    def set(self, name: str, value: str) -> None:
+        pass
+
+    def check(self, names: list[str]) -> bool:
+        return self.others
+
+    def compare_set(self, name: str, expected: str, desired: str) -> bytes:
+        self.word = self.word or desired
+        return self.word.encode()
+
+
+@pytest.mark.parametrize(
+    ("word", "others", "reason", "leaves"),
+    [
+        ("", True, None, None),
+        ("", False, "interrupted", StopRequested),
+        ("join", False, "interrupted", None),
+        ("join", False, "peer", StopRequested),
+        ("left", True, "interrupted", StopRequested),
+        ("left", True, None, PeerFailed),
+    ],
+)
+def test_all_join_or_none(word: str, others: bool, reason: Any, leaves: Any):
+    """A wish to stop that comes while ranks meet leaves none of them alone in the joining."""
+    stop = StopRequested(reason) if reason else None
+
+    def check() -> None:
+        assert stop is not None
+        raise stop
+
+    gate: Any = Gate(word, others)
+    team = Team(1, 2, store=gate, asked=lambda: stop)
+    if leaves is None:
+        team._gather_at_the_gate(gate, check)
+        return
+    with pytest.raises(leaves):
+        team._gather_at_the_gate(gate, check)
+
+
 def test_one_process_asks_nobody():
     """A team of one agrees with itself, and follows a wish to stop at once."""
     asked = StopRequested("interrupted")
