@@ -65,12 +65,13 @@ def inspect_checkpoint(folder: Path, *, digests: bool = True) -> Checkpoint:
         manifest = read_json(folder / MANIFEST)
         run, files = str(manifest["run"]), dict(manifest["files"])
         step = int(manifest["step"])
+        total = sum(int(each["size"]) for each in files.values())
+        problem = _first_problem(folder, files, digests)
     except FileNotFoundError:
         return Checkpoint(folder, step, "", "it has no manifest: it was never completed")
     except (OSError, ValueError, KeyError, TypeError) as error:
         return Checkpoint(folder, step, "", f"its manifest cannot be read ({type(error).__name__}: {error})")
-    total = sum(int(each["size"]) for each in files.values())
-    return Checkpoint(folder, step, run, _first_problem(folder, files, digests), total)
+    return Checkpoint(folder, step, run, problem, total)
 
 
 def read_document(checkpoint: Checkpoint, name: str) -> Any:

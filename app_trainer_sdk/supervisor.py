@@ -208,12 +208,14 @@ class Supervisor:
             self._ranks.kill()
 
     def _finish(self, outcome: dict[str, Any]) -> ExitCode:
+        result = self._result(outcome)
+        unkept = self._keep_result(result)
+        if unkept is not None and outcome["status"] == "succeeded":
+            # Work that nobody can find is not done: the artifacts are kept and the next start ends the job.
+            failure = describe_failure(unkept, phase="result", step=self._narrator.step)
+            outcome = outcome_document(ExitCode(failure["code"]), failure=failure)
+            result = self._result(outcome)
         code = ExitCode(outcome["exit_code"])
-        result = {
-            "schema": RESULT_SCHEMA, "job_id": self._job.identifier(), "attempt": self._attempt,
-            "sdk": __version__, **outcome,
-        }  # fmt: skip
-        self._keep_result(result)
         kinds = {"succeeded": "job.succeeded", "canceled": "job.canceled", "interrupted": "job.interrupted"}
         outputs = result.get("outputs") or []
         told = {"count": len(outputs), "bytes": sum(each["bytes"] for each in outputs)}
@@ -227,13 +229,26 @@ class Supervisor:
         self._console.lines(_last_words(result, self._layout))
         return code
 
-    def _keep_result(self, result: Mapping[str, Any]) -> None:
-        """Write the result and the report; a disk that takes neither must not keep the end from being told."""
+    def _result(self, outcome: Mapping[str, Any]) -> dict[str, Any]:
+        head = {"schema": RESULT_SCHEMA, "job_id": self._job.identifier(), "attempt": self._attempt}
+        return {**head, "sdk": __version__, **outcome}
+
+    def _keep_result(self, result: Mapping[str, Any]) -> Exception | None:
+        """Write the result and the report; a disk that takes neither must not keep the end from being told.
+
+        Returns:
+            what kept the result from being written.
+        """
         try:
             write_json(self._layout.result, result)
-            write_report(self._layout, result)
         except Exception as error:  # noqa: BLE001 - the exit code and the terminal event are still to come
-            self._console.lines([f"warning: the result or the report is not kept: {error}"])
+            self._console.lines([f"warning: the result is not kept: {error}"])
+            return error
+        try:
+            write_report(self._layout, result)
+        except Exception as error:  # noqa: BLE001 - the same, and a report is for people
+            self._console.lines([f"warning: the report is not kept: {error}"])
+        return None
 
     def _seconds_to_deliver(self) -> float:
         """How long to wait for the control plane: after a stop, no longer than the grace allows."""

@@ -110,7 +110,13 @@ def run_side(side: str, weights: Path, options: argparse.Namespace, job: Path) -
     command = [sys.executable, __file__, "--side", side, "--weights", weights, "--job", job]
     command += ["--steps", options.steps, *(["--recompute"] if options.recompute else [])]
     command += ["--memory"] if options.memory else []
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT), "TOKENIZERS_PARALLELISM": "0"}
+    environment = {
+        "OMP_WAIT_POLICY": "PASSIVE",
+        **os.environ,
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONPATH": str(ROOT),
+        "TOKENIZERS_PARALLELISM": "0",
+    }
     done = subprocess.run([str(each) for each in command], env=environment, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"{side} failed:\n{done.stderr[-4000:]}")

@@ -77,3 +77,11 @@ def test_looking_needs_no_torch(tmp_path):
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
 
     assert "valid" in done.stdout
+
+
+def test_a_manifest_of_the_wrong_shape_is_a_reason_not_an_error(tmp_path):
+    """Whatever stands in it, the folder is told as not valid."""
+    folder = make(tmp_path, 10)
+    write_json(folder / "manifest.json", {"run": "x", "step": 10, "files": {"a": 3}})
+
+    assert "cannot be read" in inspect_checkpoint(folder).problem
