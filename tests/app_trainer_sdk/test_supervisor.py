@@ -124,7 +124,7 @@ def test_a_report_that_cannot_be_written_does_not_hide_the_end(tmp_path: Path, t
 
     assert code is ExitCode.INPUT_MISSING
     assert [event.type for event in sink.events] == ["job.accepted", "job.failed"]
-    assert "warning: the result or the report is not kept" in told.getvalue()
+    assert "warning: the report is not kept" in told.getvalue()
 
 
 def test_an_error_nobody_thought_of_is_an_internal_error(
