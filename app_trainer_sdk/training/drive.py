@@ -6,7 +6,6 @@ It iterates over a trainer's facts and is the same for every trainer, with or wi
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 import time
@@ -97,9 +96,8 @@ class Drive:
                 self._saver.finish()
             raise
         except Exception:
-            # What ended training is told; a checkpoint on its way to the disk was good before it.
-            with contextlib.suppress(Exception):
-                self._saver.finish()
+            # A checkpoint on its way is of an earlier update: good, or the first sign of what is wrong.
+            self._saver.finish()
             raise
         finally:
             self._metrics.close()
