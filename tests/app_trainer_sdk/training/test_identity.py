@@ -43,7 +43,9 @@ def test_equal_starts_have_no_difference():
 @pytest.mark.parametrize("name", sorted(OPERATIONAL - {"epochs", "memory_release"}))
 def test_what_changes_no_number_may_change(name: str):
     """Cadence, retention, workers and limits are free on resume."""
-    assert compare_identity(identity(), identity(**{name: 3})) == []
+    words = {"best_metric": "accuracy", "best_is": "highest", "export_from": "best"}
+
+    assert compare_identity(identity(), identity(**{name: words.get(name, 3)})) == []
     assert compare_identity(identity(), identity(memory_release="raise")) == []
 
 
