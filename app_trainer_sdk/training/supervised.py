@@ -8,6 +8,7 @@ calls: ``feed`` (what is read), ``wrap`` (how it is computed), ``optim`` and ``s
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -198,7 +199,7 @@ def _accumulate(
             share = _share(terms, microbatch, units, window.count)
             if share is not None:
                 _go_backward(state, share)
-                total = total + share.detach()
+                total = share.detach() if number == 0 else total + share.detach()
         del terms, share
     if replica is not None and overlaps:
         replica.refuse_unfinished()
@@ -313,7 +314,8 @@ def _step(trainer: SupervisedTrainer, state: SupervisedState, update: _Update) -
     assert isinstance(loss, Tensor)
     assert isinstance(norm, Tensor)
     scale = state.scaler.get_scale() if state.scaler is not None else 1.0
-    if bool(torch.isfinite(norm + loss)):
+    # One number is read and judged on the host: torch.isfinite is four kernels for a scalar.
+    if math.isfinite(float(norm + loss)):
         if state.counters.updates == 0:
             _check_every_gradient(trainer, state)
         state.optimizer.step()
