@@ -161,6 +161,16 @@ def allocations(model: Any, *, wanted: bool) -> Iterator[dict[str, float]]:
     told["allocated_mib"] = (loaded + peak) / MIB
 
 
+def draw_adapters(model: Any) -> None:
+    """Draw the new LoRA matrices again, the same on both sides: each seeds its model in its own way."""
+    import torch
+
+    torch.manual_seed(SEED)
+    for module in model.modules():
+        if hasattr(module, "reset_lora_parameters"):
+            module.reset_lora_parameters("default", True)
+
+
 def rows(steps: int) -> list[dict[str, str]]:
     """The rows both sides train on; those of a memory run have the longest one of the epoch among them.
 
@@ -219,6 +229,7 @@ def train_ours(options: argparse.Namespace) -> dict[str, Any]:
     run, trainer = text_run(options), TextTrainer()
     tokens.write_tokens(run, options.job)
     state = trainer.begin(run, None)
+    draw_adapters(state.modules.root)
     memory, clock, losses = Memory(), Clock(), []
     with allocations(state.modules.root, wanted=options.memory) as allocated:
         for info in trainer.training_steps(run, state):
@@ -258,8 +269,6 @@ def train_trl(options: argparse.Namespace) -> dict[str, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
     from trl import SFTConfig, SFTTrainer
 
-    from app_trainer_sdk.training.randomness import derive_seed
-
     steps = options.steps
     data = Dataset.from_list([
         {
@@ -283,12 +292,12 @@ def train_trl(options: argparse.Namespace) -> dict[str, Any]:
         bf16=False, use_cpu=True, seed=SEED, train_sampling_strategy="sequential", disable_tqdm=True,
         max_length=1024,
     )  # fmt: skip
-    torch.manual_seed(derive_seed(SEED, "build"))  # new LoRA matrices as on the other side
     lora = LoraConfig(task_type="CAUSAL_LM", r=8, lora_alpha=16, lora_dropout=0.0, target_modules="all-linear")
     trainer = SFTTrainer(
         model=model, args=config, train_dataset=data, processing_class=tokenizer, peft_config=lora,
         callbacks=[Watch()],
     )  # fmt: skip
+    draw_adapters(trainer.model)
     labels = trainer.train_dataset["labels"]
     trained = [sum(label != -100 for label in row[1:]) for row in labels]
     units = [sum(trained[step * BATCH : (step + 1) * BATCH]) for step in range(steps)]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextvars
 import functools
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -50,6 +51,16 @@ class Recipes:
         if tensor is None or recipe is None or tensor.numel() != saved.numel() or not saved.is_contiguous():
             return saved
         return recipe, saved.shape
+
+
+class _Last(threading.local):
+    """What was made again last, on each thread that runs a backward pass."""
+
+    recipe: Recipe | None = None
+    made: Tensor | None = None
+
+
+_last = _Last()
 
 
 def _memory(tensor: Tensor) -> tuple[int, int]:
@@ -113,5 +124,9 @@ def _unpack(kept: Tensor | tuple[Recipe, torch.Size]) -> Tensor:
     if isinstance(kept, Tensor):
         return kept
     recipe, shape = kept
-    with torch.no_grad():
-        return recipe().reshape(shape)
+    # Query, key and value ask for the same norm one after the other: the last result is made once.
+    if _last.recipe is not recipe:
+        with torch.no_grad():
+            _last.recipe, _last.made = recipe, recipe()
+    assert _last.made is not None
+    return _last.made.reshape(shape)
