@@ -118,11 +118,7 @@ class CheckpointStore:
         removed = [each.path for each in mine if each.path not in kept] if valid else []
         for path in removed:
             self._verified.pop(path, None)
-            # Out of the way first: a kill in the middle must not leave half a checkpoint under its name.
-            aside = path.with_name(f".{path.name}.removed.tmp")
-            remove_tree(aside)
-            path.rename(aside)
-            remove_tree(aside)
+            remove_tree(_move_aside(path))
         return removed
 
     def _write(self, folder: Path, step: int, snapshot: Snapshot, documents: Mapping[str, Any]) -> None:
@@ -159,9 +155,7 @@ class CheckpointStore:
                 continue
             there = inspect_checkpoint(folder)
             if there.problem and there.run in ("", self.run):
-                aside = self.directory / f".{there.path.name}.replaced.tmp"
-                remove_tree(aside)
-                there.path.rename(aside)
+                _move_aside(folder)
             else:
                 numbers.append(there.number)
         suffix = f"-{max(numbers) + 1}" if numbers else ""
@@ -187,6 +181,14 @@ def copied(snapshot: Snapshot) -> Snapshot:
         name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in snapshot.tensors.items()
     }
     return Snapshot(tensors, json.loads(json.dumps(snapshot.values)))
+
+
+def _move_aside(path: Path) -> Path:
+    """Out of the way at once: a kill in the middle must not leave half a checkpoint under its name."""
+    aside = path.with_name(f".{path.name}.old.tmp")
+    remove_tree(aside)
+    path.rename(aside)
+    return aside
 
 
 def _sections(snapshot: Snapshot) -> dict[str, dict[str, Tensor]]:

@@ -162,7 +162,7 @@ class Drive:
     def _must_save(self, step: int) -> bool:
         best = self._best.wanted and self._best.step == step
         due = is_due(step, self._every("checkpoint_every"), self._desk.plan.updates)
-        return best or due or bool(self._ended)
+        return best or due or self._is_over()
 
     def _end_early(self, state: Any) -> None:
         """Stop asking for updates when patience has run out; what is left is the last evaluation."""

@@ -81,7 +81,8 @@ def test_json_is_strict_whatever_the_numbers(tmp_path_factory: pytest.TempPathFa
 
 def test_scalars_of_other_libraries_are_numbers():
     """CASES J1: numpy and torch scalars too, non-finite ones included."""
-    torch = pytest.importorskip("torch")
+    import torch
+
     values = {"a": numpy.float32(0.5), "b": [numpy.int64(3), numpy.float32("nan")], "c": torch.tensor(2.0)}
 
     assert finite(values) == {"a": 0.5, "b": [3, None], "c": 2.0}
