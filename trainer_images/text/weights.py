@@ -6,7 +6,6 @@ It must not know LoRA, training or data.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
 from app_trainer_sdk.errors import BadData, InputMissing
+from app_trainer_sdk.files import sha256_file
 from app_trainer_sdk.handle import Run
 from app_trainer_sdk.values import JSON, Phase
 
@@ -67,7 +67,7 @@ def tokenizer_digest(run: Run) -> str:
     folder = weights_folder(run)
     names = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "vocab.json", "merges.txt")
     files = [folder / name for name in names]
-    return "-".join(_file_digest(file)[:16] for file in files if file.is_file())
+    return "-".join(sha256_file(file)[:16] for file in files if file.is_file())
 
 
 def convert(run: Run, directory: Path) -> Mapping[str, JSON]:
@@ -143,19 +143,14 @@ def quiet() -> Iterator[None]:
 
 def _digest(run: Run) -> str:
     source = run.model.weights.get("base")
-    return source.sha256 if source is not None and source.sha256 else _file_digest(run.weights["base"])
+    return source.sha256 if source is not None and source.sha256 else sha256_file(run.weights["base"])
 
 
 def _check_digest(run: Run, file: Path) -> None:
-    expected, found = _digest(run), _file_digest(file)
+    expected, found = _digest(run), sha256_file(file)
     if found != expected:
         raise BadData(
             f"{file.name} has the SHA-256 {found}",
             expected=expected,
             setting=f"the weights of {run.model.name}",
         )
-
-
-def _file_digest(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
