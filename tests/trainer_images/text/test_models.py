@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from app_trainer_sdk.files import sha256_file
 from trainer_images.text.models import MODELS
-from trainer_images.text.weights import _file_digest
 
 
 def test_every_row_is_pinned_licensed_and_has_declared_floors():
@@ -21,5 +21,5 @@ def test_the_package_carries_the_file_the_row_names(gguf_file):
     """Digest and size of the GGUF file are those of the row."""
     source = MODELS[0].weights["base"]
 
-    assert source.sha256 == _file_digest(gguf_file)
+    assert source.sha256 == sha256_file(gguf_file)
     assert source.size_bytes == gguf_file.stat().st_size
