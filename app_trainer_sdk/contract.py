@@ -186,11 +186,11 @@ class SupervisedTrainer(Trainer):
         return supervised.training_steps(self, run, state)
 
     def snapshot(self, state: Any) -> Snapshot:
-        from app_trainer_sdk.training import supervised
+        from app_trainer_sdk.training import state as training_state
 
-        return supervised.snapshot(state)
+        return training_state.snapshot(state)
 
     def evaluate(self, run: Run, state: Any, split: str) -> Iterator[LossTerms]:
-        from app_trainer_sdk.training import supervised
+        from app_trainer_sdk.training import evaluation
 
-        return supervised.evaluate(self, run, state, split)
+        return evaluation.evaluate(self, run, state, split)

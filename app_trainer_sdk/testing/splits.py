@@ -18,7 +18,7 @@ from app_trainer_sdk.testing.verdict import BrokenPromise, NotApplicable
 from app_trainer_sdk.training.feed import Rows, to_device
 from app_trainer_sdk.training.order import cut
 from app_trainer_sdk.training.randomness import Random
-from app_trainer_sdk.training.supervised import autocast
+from app_trainer_sdk.training.wrap import autocast
 
 if TYPE_CHECKING:
     from app_trainer_sdk.contract import SupervisedTrainer

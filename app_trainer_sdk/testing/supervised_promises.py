@@ -161,7 +161,7 @@ def _rows(subject: Subject) -> tuple[Rows, int]:
 def _loss_at(trainer: SupervisedTrainer, run: Any, modules: Any, read: Rows, count: int) -> LossTerms:
     from app_trainer_sdk.training.feed import to_device
     from app_trainer_sdk.training.randomness import seed_torch
-    from app_trainer_sdk.training.supervised import autocast
+    from app_trainer_sdk.training.wrap import autocast
 
     batch = to_device(read[0, tuple(range(count))], run.device)
     random = run.random("check", "loss")
@@ -190,7 +190,7 @@ def _refuse_lighter(subject: Subject, largest: Batch, rows: int) -> None:
 
 def _train_on(trainer: SupervisedTrainer, run: Any, batch: Batch) -> None:
     from app_trainer_sdk.training.feed import to_device
-    from app_trainer_sdk.training.supervised import autocast
+    from app_trainer_sdk.training.wrap import autocast
 
     modules = trainer.begin(run, None).modules
     with autocast(run):

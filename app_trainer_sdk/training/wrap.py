@@ -6,8 +6,9 @@ both. Nothing here renames a parameter, so checkpoints carry canonical names by 
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -21,6 +22,7 @@ from app_trainer_sdk.values import Batch, LossTerms, Modules
 
 if TYPE_CHECKING:
     from app_trainer_sdk.contract import SupervisedTrainer
+    from app_trainer_sdk.handle import Run
 
 
 class LossModule(nn.Module):
@@ -65,6 +67,14 @@ def replicate(trainer: SupervisedTrainer, loss: LossModule, team: Team) -> Repli
     if team.size == 1:
         return None
     return Replica(loss, team, may_lack=bool(trainer.may_lack_gradient))
+
+
+def autocast(run: Run) -> contextlib.AbstractContextManager[Any]:
+    """The precision of the forward pass."""
+    if run.dtype is None or run.dtype == torch.float32:
+        return contextlib.nullcontext()
+    assert run.device is not None
+    return torch.autocast(run.device.type, dtype=run.dtype)
 
 
 def _blocks(modules: Modules, setting: str) -> list[nn.Module]:

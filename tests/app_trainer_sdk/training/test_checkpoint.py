@@ -356,7 +356,7 @@ def test_names_are_canonical(tmp_path, wrapped):
     )
     training = open_training(trainer, tmp_path, updates=1, global_batch=2, **wrapped)
     state = supervised.begin(training.trainer, training.run, None)
-    names = set(supervised.snapshot(state).tensors)
+    names = set(training.trainer.snapshot(state).tensors)
 
     linear = {f"model/blocks.{number}.{kind}" for number in (0, 1) for kind in ("weight", "bias")}
     assert names == {*linear, "model/seen"}

@@ -166,7 +166,7 @@ def _updates(rank: int, ranks: int, folder: Path, make: str, options: dict[str, 
     infos = list(supervised.training_steps(training.trainer, training.run, state))
     evaluated = [
         {name: (float(total), float(count)) for name, (total, count) in terms.metrics.items()}
-        for terms in supervised.evaluate(training.trainer, training.run, state, "validation")
+        for terms in training.trainer.evaluate(training.run, state, "validation")
     ]
     return {
         "ids": [info.ids_digest for info in infos], "rates": [info.learning_rate for info in infos],

@@ -233,7 +233,7 @@ def _resumed_adapter(directory):
     state = supervised.begin(training.trainer, training.run, saved)
     trainable = [each for each in state.modules.root.parameters() if each.requires_grad]
     return {
-        "equal": same_tensors(supervised.snapshot(state).tensors, {
+        "equal": same_tensors(training.trainer.snapshot(state).tensors, {
             name: each for name, each in saved.tensors.items() if not name.startswith("random/")
         }),
         "trainable": sum(each.numel() for each in trainable),

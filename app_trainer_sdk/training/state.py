@@ -1,0 +1,98 @@
+"""Owns what lives during ordinary training, and how it becomes a snapshot and comes back.
+
+This file must not know how an update is computed, files or events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from app_trainer_sdk.hyperparameters import Hyperparameters
+from app_trainer_sdk.training import optim
+from app_trainer_sdk.training.distributed import Replica, Team
+from app_trainer_sdk.training.model_state import Buffers, load_tensors, saved_tensors, ties
+from app_trainer_sdk.training.order import Order
+from app_trainer_sdk.training.wrap import LossModule
+from app_trainer_sdk.values import Dataset, Modules, Snapshot
+
+
+@dataclass
+class Counters:
+    """What has happened since the job began; saved with each checkpoint.
+
+    Attributes:
+        position: examples consumed.
+        updates: updates really made.
+        skipped: updates not made because a loss or gradient was not finite.
+        without_units: updates not made because nothing in the global batch was trained on.
+        empty_microbatches: microbatches without a unit.
+        nonfinite_in_a_row: length of the current streak.
+        examples: examples of the updates made.
+        units: units of the updates made.
+    """
+
+    position: int = 0
+    updates: int = 0
+    skipped: int = 0
+    without_units: int = 0
+    empty_microbatches: int = 0
+    nonfinite_in_a_row: int = 0
+    examples: int = 0
+    units: float = 0.0
+
+
+@dataclass
+class SupervisedState:
+    """What lives during training."""
+
+    settings: Hyperparameters
+    modules: Modules
+    loss: LossModule
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler | None
+    order: Order
+    parameters: list[nn.Parameter]
+    names: dict[Tensor, str]
+    datasets: dict[str, Dataset]
+    buffers: Buffers
+    team: Team
+    replica: Replica | None = None
+    counters: Counters = field(default_factory=Counters)
+
+
+def snapshot(state: SupervisedState) -> Snapshot:
+    """Everything the next update depends on. All of it describes the same instant: between two updates."""
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in saved_tensors(state.modules.root).items():
+        tensors[f"model/{name}"] = tensor
+    optimizer_tensors, optimizer_values = optim.optimizer_snapshot(state.optimizer, state.names)
+    tensors |= {f"optimizer/{name}": tensor for name, tensor in optimizer_tensors.items()}
+    values: dict[str, Any] = {
+        "counters": vars(state.counters).copy(),
+        "optimizer": optimizer_values,
+        "ties": ties(state.modules.root),
+    }
+    if state.scaler is not None:
+        values["scaler"] = state.scaler.state_dict()
+    return Snapshot(tensors, values)
+
+
+def restore(state: SupervisedState, saved: Snapshot) -> None:
+    """Put a snapshot back into a state that was just built, in place."""
+    load_tensors(state.modules.root, saved.section("model"))
+    optim.restore_optimizer(
+        state.optimizer, state.names, saved.section("optimizer"), _mapping(saved.values["optimizer"])
+    )
+    state.counters = Counters(**_mapping(saved.values["counters"]))
+    if state.scaler is not None:
+        state.scaler.load_state_dict(dict(_mapping(saved.values["scaler"])))
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    assert isinstance(value, Mapping)
+    return value

@@ -1,0 +1,246 @@
+"""Owns one update of the ordinary loop: forward, backward, the divisor, the clip, and whether it is applied.
+
+Everything that decides the numbers of an update is in this file and the four it calls: ``feed`` (what is
+read), ``wrap`` (how it is computed), ``optim`` and ``schedule`` (how far it goes). This file must not know
+which update comes next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from app_trainer_sdk.errors import BadData, InternalError
+from app_trainer_sdk.hyperparameters import Hyperparameters
+from app_trainer_sdk.training import optim
+from app_trainer_sdk.training.distributed import Agreement
+from app_trainer_sdk.training.feed import LoadedWindow, Microbatch, to_device
+from app_trainer_sdk.training.randomness import Random, derive_seed, seed_torch
+from app_trainer_sdk.training.schedule import learning_rate
+from app_trainer_sdk.training.state import SupervisedState
+from app_trainer_sdk.training.wrap import autocast
+from app_trainer_sdk.values import LossTerms, StepInfo
+
+if TYPE_CHECKING:
+    from app_trainer_sdk.contract import SupervisedTrainer
+    from app_trainer_sdk.handle import Run
+
+NO_UNIT = "no unit to train on in this global batch"
+NON_FINITE = "non-finite loss or gradient"
+
+
+@dataclass
+class Update:
+    """An update on its way: launched, its verdict not read yet."""
+
+    window: LoadedWindow
+    loss: Tensor | float
+    gradient_norm: Tensor | float | None
+    rate: float
+    units: float
+    empty: int
+    metrics: Mapping[str, tuple[Tensor | float, Tensor | float]]
+    why: str = ""
+
+
+def start_update(run: Run, state: SupervisedState, window: LoadedWindow, agreed: Agreement) -> Update:
+    """Launch forward, backward and clip of one window; nothing is applied yet."""
+    units = agreed.units
+    rate = _rate(state.settings, state.counters.updates)
+    if units <= 0:
+        return Update(window, float("nan"), None, rate, 0.0, agreed.empty, {}, why=NO_UNIT)
+    optim.set_learning_rate(state.optimizer, rate)
+    loss, metrics = _accumulate(run, state, window, units)
+    return Update(window, loss, _clip(state), rate, units, agreed.empty, metrics)
+
+
+def look_ahead(run: Run, state: SupervisedState, update: Update, following: LoadedWindow | None) -> Agreement:
+    """Agree on the next window while the device works; the update's loss and metrics become those of all."""
+    assert run.device is not None
+    units, empty = (following.units, following.empty) if following is not None else (0.0, 0)
+    agreed = state.team.agree(units, empty, update.metrics)
+    if not update.why:
+        update.loss, update.metrics = state.team.total(update.loss, update.metrics, agreed, run.device)
+    return agreed
+
+
+def _accumulate(
+    run: Run, state: SupervisedState, window: LoadedWindow, units: float
+) -> tuple[Tensor | float, dict[str, tuple[Tensor | float, Tensor | float]]]:
+    """Forward and backward of every microbatch; gradients add up to the gradient of sum(loss) / units."""
+    total: Tensor | float = 0.0
+    metrics: dict[str, tuple[Tensor | float, Tensor | float]] = {}
+    replica, first, last = state.replica, state.counters.updates == 0, len(window.microbatches) - 1
+    overlaps = replica is not None and replica.overlaps(window.microbatches, first=first)
+    for number, microbatch in enumerate(window.microbatches):
+        run.check()
+        carries = overlaps and number == last
+        with contextlib.nullcontext() if replica is None or carries else replica.quiet():
+            terms = _forward(run, state, window, microbatch)
+            _add(metrics, terms)
+            share = _share(terms, microbatch, units, window.count)
+            if share is not None:
+                _go_backward(state, share)
+                total = share.detach() if number == 0 else total + share.detach()
+        del terms, share
+    if replica is not None and overlaps:
+        replica.refuse_unfinished()
+    elif replica is not None:
+        replica.reduce(first=first)
+    return total, metrics
+
+
+def _add(metrics: dict[str, tuple[Tensor | float, Tensor | float]], terms: LossTerms) -> None:
+    for name, pair in terms.metrics.items():
+        before = metrics.get(name, (0.0, 0.0))
+        metrics[name] = (before[0] + _detached(pair[0]), before[1] + _detached(pair[1]))
+
+
+def _go_backward(state: SupervisedState, share: Tensor) -> None:
+    if state.replica is not None:
+        share = state.replica.scaled(share)
+    (share if state.scaler is None else state.scaler.scale(share)).backward()  # type: ignore[no-untyped-call]
+
+
+def _share(terms: LossTerms, microbatch: Microbatch, units: float, count: int) -> Tensor | None:
+    """What a microbatch adds to the update's loss; None when it adds nothing.
+
+    A sum over no unit is no loss, whatever the trainer made of it: a constant zero, or 0 / 0.
+    """
+    share: Tensor | None = None
+    if microbatch.batch.units:
+        share = terms.sum / units
+    for mean in terms.means.values():
+        share = mean / count if share is None else share + mean / count
+    if share is not None and not share.requires_grad:
+        raise InternalError(
+            "the loss does not depend on any trainable parameter", expected="a loss with a gradient",
+            setting="requires_grad, or a use_reentrant=True inside the model",
+        )  # fmt: skip
+    return share
+
+
+def _forward(run: Run, state: SupervisedState, window: LoadedWindow, microbatch: Microbatch) -> LossTerms:
+    assert run.device is not None
+    # Dropout draws from torch's own generator: seed it by position, so nothing depends on what ran before.
+    seed = derive_seed(state.settings.seed, "loss", window.window.position, microbatch.number)
+    seed_torch(seed, run.device)
+    batch = to_device(microbatch.batch, run.device)
+    with autocast(run):
+        terms: LossTerms = (state.replica or state.loss)(batch, Random(seed))
+    return terms
+
+
+def _clip(state: SupervisedState) -> Tensor:
+    """Clip once per update, after accumulation and unscaling; returns the norm before clipping."""
+    if state.scaler is not None:
+        state.scaler.unscale_(state.optimizer)
+    gradients = [each.grad for each in state.parameters if each.grad is not None]
+    if not gradients:
+        raise InternalError(
+            "the loss reached no trainable parameter", expected="a gradient for every trainable parameter"
+        )
+    norm = nn.utils.get_total_norm(gradients)
+    limit = state.settings.max_gradient_norm
+    if limit:
+        nn.utils.clip_grads_with_norm_(state.parameters, limit, norm)
+    return norm
+
+
+def settle_update(
+    trainer: SupervisedTrainer, state: SupervisedState, update: Update, buffers: list[Tensor]
+) -> StepInfo:
+    """Read the verdict, step if it is good, and book what happened. Nothing in here can be interrupted."""
+    counters, window = state.counters, update.window.window
+    if not update.why:
+        _step(trainer, state, update)
+    counters.position = window.after
+    counters.empty_microbatches += update.empty
+    if not update.why:
+        _follow_buffers(state)
+        counters.updates += 1
+        counters.nonfinite_in_a_row = 0
+        counters.examples += len(window.ids)
+        counters.units += update.units
+    else:
+        state.buffers.put_back(buffers)  # a batch that was not applied leaves nothing, NaN least of all
+    if update.why == NO_UNIT:
+        counters.without_units += 1
+        _stop_when_nothing_trains(state)
+    return StepInfo(
+        step=counters.updates, loss=update.loss, learning_rate=update.rate, gradient_norm=update.gradient_norm,
+        units=update.units, examples=len(window.ids), data_seconds=update.window.seconds,
+        ids_digest=window.digest(), applied=not update.why, why=update.why, metrics=update.metrics,
+    )  # fmt: skip
+
+
+def _follow_buffers(state: SupervisedState) -> None:
+    """Running statistics are those of rank 0's rows, as in DDP: evaluation and checkpoints see one model."""
+    if state.team.size > 1:
+        buffers = state.buffers.copies()
+        state.team.follow(buffers)
+        state.buffers.put_back(buffers)
+
+
+def _step(trainer: SupervisedTrainer, state: SupervisedState, update: Update) -> None:
+    """Apply the update if its loss and gradient are finite; this is the one host read of an update."""
+    loss, norm = update.loss, update.gradient_norm
+    assert isinstance(loss, Tensor)
+    assert isinstance(norm, Tensor)
+    scale = state.scaler.get_scale() if state.scaler is not None else 1.0
+    # One number is read and judged on the host: torch.isfinite is four kernels for a scalar.
+    if math.isfinite(float(norm + loss)):
+        if state.counters.updates == 0:
+            _check_every_gradient(trainer, state)
+        state.optimizer.step()
+    else:
+        update.why = NON_FINITE
+        state.counters.skipped += 1
+        # An overflow under a loss scale is what the scale is there to find: it is halved, not a divergence.
+        if scale <= 1.0 or not bool(torch.isfinite(loss)):
+            state.counters.nonfinite_in_a_row += 1
+    if state.scaler is not None:
+        state.scaler.update()
+    state.optimizer.zero_grad(set_to_none=True)
+
+
+def _stop_when_nothing_trains(state: SupervisedState) -> None:
+    """A whole pass without a unit is not a training run."""
+    counters = state.counters
+    if counters.updates == 0 and counters.position >= state.order.rows:
+        raise BadData(
+            f"all {state.order.rows} rows were read and none has a unit to train on",
+            expected="trained tokens, labels or weights in the rows",
+        )
+
+
+def _rate(settings: Hyperparameters, update: int) -> float:
+    assert settings.updates != "auto"
+    assert settings.warmup_updates != "auto"
+    return learning_rate(
+        update, highest=settings.learning_rate, updates=settings.updates, warmup=settings.warmup_updates,
+        shape=settings.schedule, final_ratio=settings.final_learning_rate_ratio,
+    )  # fmt: skip
+
+
+def _check_every_gradient(trainer: SupervisedTrainer, state: SupervisedState) -> None:
+    """Before the first update: a trainable parameter without a gradient would stay as it is for ever."""
+    allowed = tuple(trainer.may_lack_gradient)
+    missing = [state.names[each] for each in state.parameters if each.grad is None]
+    missing = [name for name in missing if not (allowed and name.startswith(allowed))]
+    if missing:
+        shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+        raise InternalError(
+            f"no gradient reached {shown}", expected="a gradient for every trainable parameter",
+            setting="requires_grad, or may_lack_gradient in the trainer",
+        )  # fmt: skip
+
+
+def _detached(value: Tensor | float) -> Tensor | float:
+    return value.detach() if isinstance(value, Tensor) else value
