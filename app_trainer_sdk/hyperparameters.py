@@ -82,6 +82,9 @@ class Hyperparameters(BaseModel):
     )
     beta2: Annotated[float, Field(ge=0, lt=1)] = setting(0.999, "Decay of AdamW's second moment.")
     epsilon: Annotated[float, Field(gt=0, le=1)] = setting(1e-8, "AdamW's term for numerical stability.")
+    ema_decay: Annotated[float, Field(ge=0, lt=1)] = setting(
+        0.0, "Decay of a moving average of the weights, which is evaluated and exported; 0 keeps none."
+    )
     max_gradient_norm: Annotated[float, Field(ge=0)] = setting(
         1.0, "Clip the gradient's norm to this once per update; 0 never clips."
     )

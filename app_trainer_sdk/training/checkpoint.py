@@ -6,7 +6,7 @@ place by one rename; it can be read without this library. This file must not kno
 ::
 
     step-00000400/
-        model.safetensors optimizer.safetensors random.safetensors   tensors by canonical name
+        model.safetensors optimizer.safetensors ema.safetensors random.safetensors   tensors by canonical name
         state.json      counters and values, JSON
         plan.json       the plan, reused on resume
         identity.json   what must be equal for a resume to be exact

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,9 +127,7 @@ class Drive:
             self._stop(state, stop)
             raise
         finally:
-            close = getattr(steps, "close", None)
-            if close is not None:
-                close()
+            _close(steps)
         if self._step < plan.updates and not self._is_over():
             raise InternalError(f"training ended after {self._step} updates", expected=f"{plan.updates}")
 
@@ -206,12 +204,16 @@ class Drive:
     def _sum_up(self, state: Any, split: str) -> dict[str, tuple[float, float]]:
         """Totals over the split, reduced batch by batch: no prediction is kept."""
         sums: dict[str, tuple[float, float]] = {}
-        for terms in self._trainer.evaluate(self._run, state, split):
-            values = read_numbers([number for pair in terms.metrics.values() for number in pair])
-            for name in terms.metrics:
-                before = sums.get(name, (0.0, 0.0))
-                sums[name] = (before[0] + next(values), before[1] + next(values))
-            self._run.check()
+        batches = self._trainer.evaluate(self._run, state, split)
+        try:
+            for terms in batches:
+                values = read_numbers([number for pair in terms.metrics.values() for number in pair])
+                for name in terms.metrics:
+                    before = sums.get(name, (0.0, 0.0))
+                    sums[name] = (before[0] + next(values), before[1] + next(values))
+                self._run.check()
+        finally:
+            _close(batches)  # a stop must find the modes and weights of training, not of evaluation
         return sums
 
     def _save(self, state: Any) -> None:
@@ -309,6 +311,13 @@ def pick_for_export(store: CheckpointStore, plan: Plan) -> tuple[Checkpoint, dic
         if checkpoint.step == wanted and not checkpoint.problem and checkpoint.run == store.run:
             return checkpoint, told
     raise InternalError(f"the best checkpoint, of step {wanted}, is gone", expected="it beside the last one")
+
+
+def _close(iterator: Iterator[Any]) -> None:
+    """End a trainer's generator where it stands; other iterators have nothing to end."""
+    close = getattr(iterator, "close", None)
+    if close is not None:
+        close()
 
 
 def _ratio(total: float, count: float) -> float | None:

@@ -6,6 +6,7 @@ evaluation is due or what is made of its numbers.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -33,8 +34,9 @@ def evaluate(trainer: SupervisedTrainer, run: Run, state: SupervisedState, split
     assert state.settings.microbatch != "auto"
     modes = [(module, module.training) for module in state.modules.root.modules()]
     state.modules.root.eval()
+    weights = state.average.in_place() if state.average is not None else contextlib.nullcontext()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), weights:
             pieces = cut(len(dataset), state.settings.microbatch)
             for first in range(0, len(pieces), state.team.size):
                 run.check()

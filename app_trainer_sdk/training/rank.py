@@ -29,6 +29,7 @@ from app_trainer_sdk.start import Start
 from app_trainer_sdk.training.checkpoint import CheckpointStore, load_checkpoint
 from app_trainer_sdk.training.distributed import Team, ending, meet
 from app_trainer_sdk.training.drive import Desk, Drive, is_trained, pick_for_export
+from app_trainer_sdk.training.ema import averaged
 from app_trainer_sdk.training.memory import Ledger, Row, probe_for
 from app_trainer_sdk.training.metrics import append_line
 from app_trainer_sdk.training.opening import Opened, identity_of, open_job, prepare, settle_plan, store_of
@@ -93,7 +94,7 @@ class Rank:
     def _hand_over(self, opened: Opened, plan: Plan, store: CheckpointStore, ledger: Ledger) -> dict[str, Any]:
         """Export from the last checkpoint, then ask the artifact in a new process."""
         checkpoint, ending = pick_for_export(store, plan)
-        snapshot = load_checkpoint(checkpoint)
+        snapshot = averaged(load_checkpoint(checkpoint))
         counters = snapshot.values.get("counters", {})
         self._enter("export")
         with ledger.phase("export", inputs={"checkpoint": checkpoint.path.name}):

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from app_trainer_sdk.hyperparameters import Hyperparameters
-from app_trainer_sdk.training import optim
+from app_trainer_sdk.training import ema, optim
 from app_trainer_sdk.training.distributed import Replica, Team
+from app_trainer_sdk.training.ema import WeightAverage
 from app_trainer_sdk.training.model_state import Buffers, load_tensors, saved_tensors, ties
 from app_trainer_sdk.training.order import Order
 from app_trainer_sdk.training.wrap import LossModule
@@ -61,6 +62,7 @@ class SupervisedState:
     datasets: dict[str, Dataset]
     buffers: Buffers
     team: Team
+    average: WeightAverage | None = None
     replica: Replica | None = None
     counters: Counters = field(default_factory=Counters)
 
@@ -72,6 +74,8 @@ def snapshot(state: SupervisedState) -> Snapshot:
         tensors[f"model/{name}"] = tensor
     optimizer_tensors, optimizer_values = optim.optimizer_snapshot(state.optimizer, state.names)
     tensors |= {f"optimizer/{name}": tensor for name, tensor in optimizer_tensors.items()}
+    if state.average is not None:
+        tensors |= {f"{ema.SECTION}/{name}": tensor for name, tensor in state.average.tensors.items()}
     values: dict[str, Any] = {
         "counters": vars(state.counters).copy(),
         "optimizer": optimizer_values,
@@ -88,6 +92,8 @@ def restore(state: SupervisedState, saved: Snapshot) -> None:
     optim.restore_optimizer(
         state.optimizer, state.names, saved.section("optimizer"), _mapping(saved.values["optimizer"])
     )
+    if state.average is not None:
+        state.average.restore(saved.section(ema.SECTION))
     state.counters = Counters(**_mapping(saved.values["counters"]))
     if state.scaler is not None:
         state.scaler.load_state_dict(dict(_mapping(saved.values["scaler"])))

@@ -15,6 +15,7 @@ from torch import nn
 from app_trainer_sdk.errors import Diverged, InternalError
 from app_trainer_sdk.hyperparameters import Hyperparameters
 from app_trainer_sdk.training import distributed, optim
+from app_trainer_sdk.training.ema import WeightAverage
 from app_trainer_sdk.training.feed import Feed, Rows
 from app_trainer_sdk.training.model_state import Buffers
 from app_trainer_sdk.training.order import Order
@@ -55,6 +56,9 @@ def begin(trainer: SupervisedTrainer, run: Run, saved: Snapshot | None) -> Super
         buffers=Buffers(modules.root), team=distributed.here(),
         parameters=[each for group in optimizer.param_groups for each in group["params"]],
     )  # fmt: skip
+    if settings.ema_decay:
+        by_name = {names[each]: each for each in state.parameters}
+        state.average = WeightAverage(by_name, settings.ema_decay)
     if saved is not None:
         restore(state, saved)
     state.replica = replicate(trainer, loss, state.team)

@@ -199,6 +199,8 @@ def _step(trainer: SupervisedTrainer, state: SupervisedState, update: Update) ->
         if state.counters.updates == 0:
             _check_every_gradient(trainer, state)
         state.optimizer.step()
+        if state.average is not None:
+            state.average.follow(state.counters.updates + 1)
     else:
         update.why = NON_FINITE
         state.counters.skipped += 1

@@ -6,7 +6,8 @@ import errno
 import json
 
 import pytest
-from torch_helpers import CountingToken, RecordingChannel
+from safetensors.torch import load_file
+from torch_helpers import CountingToken, RecordingChannel, same_tensors
 
 from app_trainer_sdk.checkpoints import inspect_checkpoint
 from app_trainer_sdk.errors import Diverged, ExitCode, InternalError, StopRequested
@@ -57,6 +58,18 @@ def test_a_job_from_start_to_outcome(finished):
         "examine", "prepare", "train", "export", "replay",
     ]  # fmt: skip
     assert not [*rank.layout.root.glob(".artifacts*")]
+
+
+def test_the_artifact_is_the_average(tmp_path):
+    """With ``ema_decay`` what is exported is what was evaluated."""
+    rank = rank_of(tmp_path, ema_decay=0.9)
+    facts = rank.work()
+    (checkpoint,) = [each for each in (tmp_path / "checkpoints").iterdir() if each.name == "step-00000004"]
+    exported = load_file(rank.layout.artifacts / "weights" / "model.safetensors")
+
+    assert facts["replay"]["same"]
+    assert same_tensors(exported, load_file(checkpoint / "ema.safetensors"))
+    assert not same_tensors(exported, load_file(checkpoint / "model.safetensors"))
 
 
 def test_stopped_and_gone_on(tmp_path):
