@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from app_trainer_sdk.errors import BadData, BadJob, HardwareUnfit, Problem
 from app_trainer_sdk.hyperparameters import Hyperparameters, batch_equation
+from app_trainer_sdk.tradeoffs import CompileTimes, choose_compile, choose_eight_bit, trained_parameters
 from app_trainer_sdk.values import JSON
 
 PLAN_SCHEMA = "app.trainer.plan/v1"
@@ -29,6 +30,7 @@ class DeviceFacts:
         cores: processors this process may use.
         memory_bytes: the card's memory, or 0 on the CPU.
         kernels: the instruction set torch's CPU kernels use.
+        eight_bit_problem: why a step of 8-bit AdamW does not work here; empty when it does or nobody tried.
     """
 
     kind: str
@@ -37,6 +39,7 @@ class DeviceFacts:
     cores: int
     memory_bytes: int = 0
     kernels: str = ""
+    eight_bit_problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,8 @@ def resolve_plan(
     device: DeviceFacts,
     replicas: int = 1,
     asked: Mapping[str, Any] | None = None,
+    parameters: int = 0,
+    compile_times: CompileTimes | None = None,
 ) -> Plan:
     """Decide every number of a run.
 
@@ -123,11 +128,13 @@ def resolve_plan(
         device: the facts of one rank's device.
         replicas: data-parallel ranks.
         asked: what the job itself said, to tell a choice from a default.
+        parameters: parameters of the model, or 0 when unknown.
+        compile_times: what a pilot measured, if one ran.
 
     Raises:
         BadJob: the batch does not multiply out, or an impossible wish.
         BadData: fewer rows than one global batch.
-        HardwareUnfit: a precision the device does not have.
+        HardwareUnfit: a precision or an optimizer the device does not have.
     """
     knobs: dict[str, Effective] = {}
     batch = _batch(settings, replicas, data)
@@ -137,6 +144,8 @@ def resolve_plan(
     knobs |= _duration(settings, per_epoch)
     updates = _number(knobs["updates"])
     knobs |= _cadence(settings, updates) | _machine(settings, device)
+    knobs["torch_compile"] = _choose(settings, "torch_compile", *choose_compile(compile_times, updates))
+    knobs["optim_8bit"] = _eight_bit(settings, device, trained_parameters(method, parameters))
     for name, value in settings.model_dump(mode="json").items():
         if value != "auto":
             why = "asked for" if name in (asked or {}) else "default"
@@ -297,9 +306,7 @@ def _cadence(settings: Hyperparameters, updates: int) -> dict[str, Effective]:
 def _machine(settings: Hyperparameters, device: DeviceFacts) -> dict[str, Effective]:
     knobs = {"mixed_precision": _precision(settings, device)}
     choices = {
-        "torch_compile": (False, "compile time is not measured here, so it cannot be known to pay"),
         "gradient_checkpointing": (False, "recomputing costs time; ask for it when memory is short"),
-        "optim_8bit": (False, "32-bit state is faster; ask for it when memory is short"),
         "dataloader_workers": (0, "reading in the training process costs least until reading is slow"),
     }
     return knobs | {name: _choose(settings, name, *choice) for name, choice in choices.items()}
@@ -319,6 +326,20 @@ def _precision(settings: Hyperparameters, device: DeviceFacts) -> Effective:
     if device.bf16:
         return Effective(asked, "bf16", f"{device.name} has bf16 arithmetic")
     return Effective(asked, "fp16", f"{device.name} has no bf16 arithmetic: fp16 with a loss scale")
+
+
+def _eight_bit(settings: Hyperparameters, device: DeviceFacts, trained: int | None) -> Effective:
+    asked, problem = settings.optim_8bit, device.eight_bit_problem
+    if asked is True and problem:
+        raise HardwareUnfit(
+            f"a step of 8-bit AdamW on {device.name} does not work: {problem}",
+            expected="bitsandbytes and a device it supports",
+            setting="/hyperparameters/optim_8bit to 'auto' or false",
+        )
+    choice = choose_eight_bit(
+        optimizer=settings.optimizer, trained=trained, memory_bytes=device.memory_bytes, problem=problem
+    )
+    return _choose(settings, "optim_8bit", *choice)
 
 
 def _choose(settings: Hyperparameters, name: str, value: JSON, why: str) -> Effective:

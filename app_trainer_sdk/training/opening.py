@@ -155,7 +155,7 @@ def _resolve(opened: Opened, start: Start) -> Plan:
     return resolve_plan(
         opened.asked, trainer=trainer.name, trainer_version=trainer.version, model=opened.run.model.name,
         method=opened.run.method, data=data, device=opened.facts, replicas=start.ranks,
-        asked=start.read_job().hyperparameters,
+        asked=start.read_job().hyperparameters, parameters=opened.run.model.parameters,
     )  # fmt: skip
 
 

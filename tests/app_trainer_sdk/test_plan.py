@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from app_trainer_sdk.errors import BadData, BadJob, ExitCode, HardwareUnfit
 from app_trainer_sdk.hyperparameters import Hyperparameters
 from app_trainer_sdk.plan import DataFacts, DeviceFacts, Plan, plan_lines, resolve_plan, updates_per_epoch
+from app_trainer_sdk.tradeoffs import CompileTimes
 from app_trainer_sdk.training.order import Order
 
 CPU = DeviceFacts("cpu", "a processor", bf16=False, cores=4)
@@ -22,12 +23,13 @@ OLD_CARD = dataclasses.replace(CARD, name="an old card", bf16=False)
 
 def plan(
     rows: int | None = 3200, *, replicas: int = 1, device: DeviceFacts = CPU, minimum_rows: int = 1,
-    coupled_rows: bool = False, **asked: Any,
+    coupled_rows: bool = False, method: str = "lora", parameters: int = 0,
+    compile_times: CompileTimes | None = None, **asked: Any,
 ) -> Plan:  # fmt: skip
     data = DataFacts(rows, minimum_rows=minimum_rows, coupled_rows=coupled_rows)
     return resolve_plan(
-        Hyperparameters.read(asked), trainer="text", trainer_version="1", model="m", method="lora", data=data,
-        device=device, replicas=replicas, asked=asked,
+        Hyperparameters.read(asked), trainer="text", trainer_version="1", model="m", method=method, data=data,
+        device=device, replicas=replicas, asked=asked, parameters=parameters, compile_times=compile_times,
     )  # fmt: skip
 
 
@@ -217,6 +219,44 @@ def test_a_precision_the_card_does_not_have_is_refused():
         plan(device=OLD_CARD, mixed_precision="bf16")
 
     assert caught.value.code == 78
+
+
+def test_eight_bit_state_is_chosen_by_size_method_and_device():
+    """A full fine-tune too large for the card gets it; adapters, small models and the CPU do not."""
+    large = {"method": "full", "parameters": 1_500_000_000}
+    chosen = [
+        plan(device=CARD, **large), plan(device=CARD, method="lora", parameters=1_500_000_000),
+        plan(device=CARD, method="full", parameters=135_000_000), plan(**large),
+    ]  # fmt: skip
+
+    assert [each.settings["optim_8bit"].effective for each in chosen] == [True, False, False, False]
+    assert "47% of the card's 24.0 GiB" in chosen[0].settings["optim_8bit"].why
+
+
+def test_eight_bit_state_that_does_not_work():
+    """CASES G4: asked for it ends with 78 and the reason; ``auto`` keeps 32 bits and records why."""
+    broken = dataclasses.replace(CARD, eight_bit_problem="RuntimeError: no kernel")
+    with pytest.raises(HardwareUnfit, match=r"no kernel; expected bitsandbytes.*optim_8bit to 'auto' or false"):
+        plan(device=broken, optim_8bit=True)
+    knob = plan(device=broken, method="full", parameters=1_500_000_000).settings["optim_8bit"]
+
+    assert (knob.requested, knob.effective) == ("auto", False)
+    assert "32-bit state is 11.2 GiB" in knob.why
+    assert "does not work here: RuntimeError: no kernel" in knob.why
+    assert plan(device=broken, optim_8bit=False).settings["optim_8bit"].why == "asked for"
+
+
+def test_compilation_is_chosen_when_it_was_measured():
+    """CASES F2: a pilot's times decide for the updates to make; a wish stays a wish."""
+    times = CompileTimes(60.0, 0.10, 0.08)
+    effective = {
+        updates: plan(updates=updates, compile_times=times).settings["torch_compile"]
+        for updates in (1000, 10000)
+    }
+
+    assert {updates: knob.effective for updates, knob in effective.items()} == {1000: False, 10000: True}
+    assert "pays after 3,000 updates" in effective[1000].why
+    assert plan(updates=9, compile_times=times, torch_compile=True).settings["torch_compile"].effective is True
 
 
 @given(
