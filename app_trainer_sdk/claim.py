@@ -19,6 +19,18 @@ from app_trainer_sdk.job import Job
 from app_trainer_sdk.paths import JobDirectory
 
 
+def under_its_name(layout: JobDirectory, job: Job, *, may_change: bool = False) -> Job:
+    """The job by the name that the directory knows it by.
+
+    Without a ``job_id`` each setting gives a job another name. One that is, or may be, the directory's job
+    changed on a resume goes on under the name it began with.
+    """
+    there = _read_ours(layout.job)
+    asked = {**job.document(), "callbacks": None, "job_id": None}
+    same = asked == {**there, "callbacks": None, "job_id": None}
+    return job.under_name(str(there["job_id"])) if "job_id" in there and (same or may_change) else job
+
+
 def is_finished(layout: JobDirectory, job: Job) -> bool:
     """Whether the directory holds this job, finished.
 
@@ -30,7 +42,7 @@ def is_finished(layout: JobDirectory, job: Job) -> bool:
         raise BadJob(
             f"{layout.root} belongs to job {there.get('job_id')}",
             expected=f"a directory of job {job.identifier()}",
-            setting="--job-dir, or the job back to what it was",
+            setting="--job-dir, or the job back to what it was, or say with --allow-change what may differ",
         )
     finished = _read_ours(layout.result).get("status") == "succeeded"
     if finished and there:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -24,6 +25,7 @@ from app_trainer_sdk.hyperparameters import Hyperparameters
 from app_trainer_sdk.validation import explain, show
 
 JOB_SCHEMA = "app.trainer.job/v1"
+DERIVED_NAME = re.compile(r"j_[0-9a-f]{16}")
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
@@ -113,6 +115,11 @@ class Job(_Document):
         asked = {key: value for key, value in self.document().items() if key not in ("callbacks", "job_id")}
         canonical = json.dumps(asked, sort_keys=True, separators=(",", ":"))
         return "j_" + hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+    def under_name(self, name: str) -> Job:
+        """The same job as one that is called ``name`` already, when both names are digests of what is asked."""
+        digests = DERIVED_NAME.fullmatch(name) and DERIVED_NAME.fullmatch(self.identifier())
+        return self.model_copy(update={"job_id": name}) if digests else self
 
 
 def load_job(path: Path) -> Job:

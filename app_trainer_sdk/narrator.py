@@ -27,6 +27,7 @@ class Narrator:
     Attributes:
         phase: where the run is.
         step: updates made, as far as it was said.
+        changed: what resumes of the job were allowed to change, None before the plan was said.
     """
 
     def __init__(self, events: EventLog, sink: Sink, console: Console) -> None:
@@ -35,6 +36,7 @@ class Narrator:
         self._console = console
         self.phase = "inputs"
         self.step: int | None = None
+        self.changed: list[Mapping[str, Any]] | None = None
         self._progress: Mapping[str, Any] | None = None
         self._progress_sent = float("-inf")
 
@@ -69,6 +71,7 @@ class Narrator:
 
     def _on_plan(self, facts: dict[str, Any]) -> None:
         plan = Plan.from_document(facts["plan"])
+        self.changed = list(plan.changed)
         self._console.lines(plan_lines(plan))
         for skipped in facts["skipped"]:
             self._console.lines([f"checkpoint skipped: {skipped}"])
@@ -78,6 +81,7 @@ class Narrator:
         self.say(
             "job.plan", status="running", updates=plan.updates, examples_per_update=plan.examples_per_update,
             examples_seen=plan.examples_seen, resumed=facts["resumed"], settings=settings, data=facts["data"],
+            changed=[each["field"] for each in plan.changed],
         )  # fmt: skip
 
     def _on_phase(self, facts: dict[str, Any]) -> None:

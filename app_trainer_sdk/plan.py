@@ -6,10 +6,11 @@ device, reads a file or imports torch. A saved plan is reused on resume and neve
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from app_trainer_sdk.changes import change_lines
 from app_trainer_sdk.errors import BadData, BadJob, HardwareUnfit, Problem
 from app_trainer_sdk.hyperparameters import Hyperparameters, batch_equation
 from app_trainer_sdk.tradeoffs import CompileTimes, choose_compile, choose_eight_bit, trained_parameters
@@ -63,7 +64,11 @@ class Effective:
 
 @dataclass(frozen=True)
 class Plan:
-    """Every number of a run. ``settings`` holds each knob; the rest is arithmetic people ask for."""
+    """Every number of a run.
+
+    ``settings`` holds each knob, ``changed`` what resumes were allowed to change (field, saved, now, step); the
+    rest is arithmetic people ask for.
+    """
 
     trainer: str
     trainer_version: str
@@ -80,6 +85,7 @@ class Plan:
     device: str
     batch: str
     settings: Mapping[str, Effective] = field(default_factory=dict)
+    changed: Sequence[Mapping[str, JSON]] = ()
 
     def document(self) -> dict[str, Any]:
         """The plan as JSON."""
@@ -95,7 +101,8 @@ class Plan:
         """The plan a document holds."""
         facts = {name: value for name, value in document.items() if name not in ("schema", "settings")}
         knobs = {name: Effective(**each) for name, each in document["settings"].items()}
-        return cls(**facts, settings=knobs)
+        changed = tuple(facts.pop("changed", ()))
+        return cls(**facts, settings=knobs, changed=changed)
 
     def resolved(self, settings: Hyperparameters) -> Hyperparameters:
         """The settings with every ``"auto"`` decided."""
@@ -180,7 +187,7 @@ def plan_lines(plan: Plan) -> list[str]:
     for name, knob in plan.settings.items():
         asked = "" if knob.requested == knob.effective else f" (asked {knob.requested})"
         lines.append(f"  {name:<28} {knob.effective!s:<14}{asked} {knob.why}".rstrip())
-    return lines
+    return lines + [f"  {line}" for line in change_lines(plan.changed)]
 
 
 def _number(knob: Effective) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from app_trainer_sdk.changes import change_lines
 from app_trainer_sdk.console import seconds_text
 from app_trainer_sdk.files import write_atomic
 from app_trainer_sdk.paths import JobDirectory
@@ -20,7 +21,7 @@ MIB = 1 << 20
 
 def write_report(layout: JobDirectory, result: Mapping[str, Any]) -> None:
     """Write ``report.md`` beside ``result.json``."""
-    sections = [_head, _training, _evaluations, _memory, _outputs, _comparison]
+    sections = [_head, _changes, _training, _evaluations, _memory, _outputs, _comparison]
     lines = [line for section in sections for line in section(layout, result)]
     write_atomic(layout.report, ("\n".join(lines).rstrip() + "\n").encode())
 
@@ -48,6 +49,17 @@ def _head(layout: JobDirectory, result: Mapping[str, Any]) -> Iterator[str]:
         phase = failure["phase"] or "unknown"
         yield f"Phase {phase}; origin {failure['origin']}; another try: {failure['retry']}."
     yield ""
+
+
+def _changes(layout: JobDirectory, result: Mapping[str, Any]) -> Iterator[str]:
+    changed = result.get("changed") or ()
+    if changed:
+        yield "## Changed on the way"
+        yield ""
+        yield "Not what one run with these settings would have made:"
+        yield ""
+        yield from (f"* {line}" for line in change_lines(changed))
+        yield ""
 
 
 def _training(layout: JobDirectory, result: Mapping[str, Any]) -> Iterator[str]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from app_trainer_sdk.changes import OPTION
 from app_trainer_sdk.console import Console
 from app_trainer_sdk.errors import ExitCode
 from app_trainer_sdk.paths import PREFIX
@@ -31,10 +32,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--ranks", type=_count, default=os.environ.get(PREFIX + "RANKS") or "1",
         help="processes that train together, one for each GPU, or sharing the processors (1)",
     )  # fmt: skip
+    parser.add_argument(
+        OPTION, action="append", default=[], metavar="FIELD", dest="allow_changes",
+        help="go on from a checkpoint though FIELD differs, such as threads or settings/learning_rate; "
+        "may be repeated",
+    )  # fmt: skip
     parser.add_argument("--quiet", action="store_true", help="say nothing on the terminal")
     chosen = parser.parse_args(arguments)
     console = Console(quiet=chosen.quiet)
-    return int(run_job(chosen.job, chosen.job_dir, console=console, ranks=chosen.ranks))
+    code = run_job(
+        chosen.job, chosen.job_dir, console=console, ranks=chosen.ranks, allow_changes=chosen.allow_changes
+    )
+    return int(code)
 
 
 def _count(text: str) -> int:

@@ -27,6 +27,7 @@ class Start:
         weights: local path of each set of weights.
         weights_identity: what identifies their content.
         ranks: processes that train.
+        allow_changes: fields in which this start may differ from its checkpoint.
     """
 
     directory: str
@@ -37,6 +38,7 @@ class Start:
     weights: Mapping[str, str] = field(default_factory=dict)
     weights_identity: Mapping[str, str] = field(default_factory=dict)
     ranks: int = 1
+    allow_changes: list[str] = field(default_factory=list)
 
     def save(self) -> Path:
         """Write it where the ranks of this attempt look."""

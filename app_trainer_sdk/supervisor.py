@@ -10,13 +10,14 @@ import contextlib
 import secrets
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from app_trainer_sdk import __version__
-from app_trainer_sdk.claim import alone_in, is_finished, make_folder
+from app_trainer_sdk.changes import check_allowed
+from app_trainer_sdk.claim import alone_in, is_finished, make_folder, under_its_name
 from app_trainer_sdk.console import Console, seconds_text
 from app_trainer_sdk.errors import ExitCode, StopReason, StopRequested, TrainerError
 from app_trainer_sdk.events import EventLog
@@ -39,7 +40,10 @@ LISTEN_SECONDS = 0.1
 LAST_SECONDS = 1.0
 
 
-def run_job(job_file: Path, directory: Path, *, console: Console | None = None, ranks: int = 1) -> ExitCode:
+def run_job(
+    job_file: Path, directory: Path, *, console: Console | None = None, ranks: int = 1,
+    allow_changes: Sequence[str] = (),
+) -> ExitCode:  # fmt: skip
     """Run a job, or go on with it, in ``directory``; on a finished one say so and change nothing.
 
     Args:
@@ -47,6 +51,7 @@ def run_job(job_file: Path, directory: Path, *, console: Console | None = None, 
         directory: the job's directory.
         console: what a person sees.
         ranks: processes that train together.
+        allow_changes: fields of the identity in which a resume may differ from its checkpoint.
 
     Returns:
         the code the process should exit with.
@@ -56,28 +61,33 @@ def run_job(job_file: Path, directory: Path, *, console: Console | None = None, 
         job = load_job(job_file)
         trainer = find_trainer(job.trainer)
         check_job(job, trainer)
+        check_allowed(allow_changes, trainer)
         layout = JobDirectory(directory.resolve())
         make_folder(layout.root)
         with alone_in(layout.root):
-            return _go_on(job, layout, console, ranks)
+            return _go_on(job, layout, console, ranks, allow_changes)
     except TrainerError as error:
         console.lines([f"error: {error}"])
         return error.code
 
 
-def _go_on(job: Job, layout: JobDirectory, console: Console, ranks: int) -> ExitCode:
+def _go_on(
+    job: Job, layout: JobDirectory, console: Console, ranks: int, allow_changes: Sequence[str]
+) -> ExitCode:
+    job = under_its_name(layout, job, may_change=bool(allow_changes))
     if is_finished(layout, job):
         console.lines([f"{job.identifier()} is already complete: see {layout.report}; nothing was changed"])
         return ExitCode.SUCCEEDED
-    return Supervisor(job, layout, console, ranks=ranks).run()
+    return Supervisor(job, layout, console, ranks=ranks, allow_changes=allow_changes).run()
 
 
 class Supervisor:
     """One attempt of one job."""
 
     def __init__(
-        self, job: Job, layout: JobDirectory, console: Console, sink: Sink | None = None, *, ranks: int = 1
-    ) -> None:
+        self, job: Job, layout: JobDirectory, console: Console, sink: Sink | None = None, *, ranks: int = 1,
+        allow_changes: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         self._job = job
         self._layout = layout
         self._console = console
@@ -90,6 +100,7 @@ class Supervisor:
         self._stop_told: StopRequested | None = None
         self._fetching = False
         self._count = ranks
+        self._allow_changes = list(allow_changes)
         self._ranks: Ranks | None = None
 
     def run(self) -> ExitCode:
@@ -133,7 +144,7 @@ class Supervisor:
             directory=str(self._layout.root), attempt=self._attempt, cache=str(cache), job=self._job.document(),
             inputs={name: str(path) for name, path in inputs.items()},
             weights={role: str(path) for role, path in weights.items()}, weights_identity=identities,
-            ranks=self._count,
+            ranks=self._count, allow_changes=self._allow_changes,
         )  # fmt: skip
         start.save()
 
@@ -231,7 +242,9 @@ class Supervisor:
 
     def _result(self, outcome: Mapping[str, Any]) -> dict[str, Any]:
         head = {"schema": RESULT_SCHEMA, "job_id": self._job.identifier(), "attempt": self._attempt}
-        return {**head, "sdk": __version__, **outcome}
+        changed = self._narrator.changed
+        told = {} if changed is None else {"changed": changed}
+        return {**head, "sdk": __version__, **told, **outcome}
 
     def _keep_result(self, result: Mapping[str, Any]) -> Exception | None:
         """Write the result and the report; a disk that takes neither must not keep the end from being told.

@@ -18,7 +18,7 @@ import torch
 from app_trainer_sdk.channel import RankChannel, StopToken
 from app_trainer_sdk.checkpoints import STATE, Checkpoint, read_document
 from app_trainer_sdk.contract import Trainer
-from app_trainer_sdk.errors import Diverged, InternalError, StopRequested
+from app_trainer_sdk.errors import BadJob, Diverged, InternalError, StopRequested
 from app_trainer_sdk.handle import Run
 from app_trainer_sdk.paths import JobDirectory
 from app_trainer_sdk.plan import Plan
@@ -83,7 +83,7 @@ class Drive:
                 keep_lines(path, 0)
         # For a trainer with a loop of its own; the ordinary loop draws by position.
         seed_globals(self._run.random("train").seed, self._run.device or CPU)
-        state = self._trainer.begin(self._run, saved)
+        state = self._begin(saved)
         if saved is not None:
             self._take_up(saved)
         del saved  # the state has its own copy; this one would double the memory of a run
@@ -101,6 +101,19 @@ class Drive:
             raise
         finally:
             self._metrics.close()
+
+    def _begin(self, saved: Snapshot | None) -> Any:
+        """The trainer's state. After an allowed change, a checkpoint that does not fit is the job's fault."""
+        try:
+            return self._trainer.begin(self._run, saved)
+        except InternalError as error:
+            if saved is None or not self._desk.plan.changed:
+                raise
+            names = ", ".join(str(each["field"]) for each in self._desk.plan.changed)
+            raise BadJob(
+                f"with {names} changed the checkpoint does not fit: {error}",
+                setting="the job back, or give another --job-dir",
+            ) from error
 
     def _iterate(self, state: Any) -> None:
         plan = self._desk.plan

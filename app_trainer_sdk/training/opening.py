@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from app_trainer_sdk.catalog import ModelRow
-from app_trainer_sdk.checkpoints import Checkpoint, read_document
+from app_trainer_sdk.changes import SETTINGS, Difference, refuse_differences
+from app_trainer_sdk.checkpoints import IDENTITY, PLAN, Checkpoint, read_document
 from app_trainer_sdk.contract import SupervisedTrainer, Trainer
 from app_trainer_sdk.errors import BadData, BadJob, InternalError
 from app_trainer_sdk.files import read_json, write_json
@@ -22,12 +23,12 @@ from app_trainer_sdk.handle import Run
 from app_trainer_sdk.hyperparameters import Hyperparameters
 from app_trainer_sdk.job import check_job
 from app_trainer_sdk.paths import JobDirectory
-from app_trainer_sdk.plan import DataFacts, DeviceFacts, Plan, resolve_plan
+from app_trainer_sdk.plan import DataFacts, DeviceFacts, Effective, Plan, resolve_plan
 from app_trainer_sdk.registry import find_trainer
 from app_trainer_sdk.start import Start
 from app_trainer_sdk.training.checkpoint import CheckpointStore
 from app_trainer_sdk.training.device import DTYPES, device_facts, pick_device
-from app_trainer_sdk.training.identity import OPERATIONAL, describe_identity, refuse_differences
+from app_trainer_sdk.training.identity import compare_identity, describe_identity
 from app_trainer_sdk.training.memory import Ledger
 from app_trainer_sdk.training.phases import run_phases
 from app_trainer_sdk.values import Examination
@@ -73,6 +74,8 @@ def open_job(
 def settle_plan(opened: Opened, start: Start, store: CheckpointStore) -> tuple[Plan, Checkpoint | None]:
     """The plan: the saved one when there is one, else resolved now and saved.
 
+    What the start was allowed to change is taken from now, and recorded in the plan.
+
     Raises:
         BadJob: a checkpoint exists and this start would not continue it exactly; all differences are told.
         InternalError: there are checkpoints of this job and not one of them is whole.
@@ -82,23 +85,18 @@ def settle_plan(opened: Opened, start: Start, store: CheckpointStore) -> tuple[P
         _refuse_to_start_over(store, skipped)
     layout = start.layout
     fresh = _resolve(opened, start)
-    if checkpoint is not None:
-        saved = Plan.from_document(read_document(checkpoint, "plan.json"))
-        identity = identity_of(opened, start, fresh)
-        refuse_differences(read_document(checkpoint, "identity.json"), identity, where=checkpoint.path.name)
-        plan = _with_cadence_of(saved, fresh)
-        if _kept_plan(layout.plan) is None:
-            write_json(layout.plan, plan.document())
-        return plan, checkpoint
-    if _kept_plan(layout.plan) != fresh:
-        write_json(layout.plan, fresh.document())
-    return fresh, None
+    plan = fresh if checkpoint is None else _continued(opened, start, checkpoint, fresh)
+    if _kept(layout.plan, Plan.from_document) != plan:
+        write_json(layout.plan, plan.document())
+    if _kept(layout.job, dict) != start.job:
+        write_json(layout.job, start.job)  # what the directory holds from now on
+    return plan, checkpoint
 
 
-def _kept_plan(path: Path) -> Plan | None:
-    """The plan an earlier start wrote; None where there is none, or nothing that reads as one."""
+def _kept(path: Path, read: Callable[[Any], Any]) -> Any:
+    """What an earlier start wrote; None where there is nothing, or nothing that reads as it should."""
     try:
-        return Plan.from_document(read_json(path))
+        return read(read_json(path))
     except (FileNotFoundError, ValueError, TypeError, AttributeError, KeyError):
         return None
 
@@ -159,12 +157,31 @@ def _resolve(opened: Opened, start: Start) -> Plan:
     )  # fmt: skip
 
 
-def _with_cadence_of(saved: Plan, fresh: Plan) -> Plan:
-    """The saved plan, with knobs taken from this start where they change no number."""
+def _continued(opened: Opened, start: Start, checkpoint: Checkpoint, fresh: Plan) -> Plan:
+    """The saved plan, with what changes no number and what may change taken from this start."""
+    saved = Plan.from_document(read_document(checkpoint, PLAN))
+    identity = identity_of(opened, start, fresh)
+    differences = compare_identity(read_document(checkpoint, IDENTITY), identity)
+    refuse_differences(differences, where=checkpoint.path.name, allowed=start.allow_changes)
+    changed = {each.field: each for each in differences}
+    if f"{SETTINGS}updates" in changed and fresh.updates <= checkpoint.step:
+        raise BadJob(
+            f"updates is {fresh.updates}, and {checkpoint.step} have been made", expected="a greater number",
+            setting="/hyperparameters/updates",
+        )  # fmt: skip
     knobs = {
-        name: fresh.settings[name] if name in OPERATIONAL else knob for name, knob in saved.settings.items()
+        name: _knob(knob, saved.settings.get(name), changed.get(SETTINGS + name), checkpoint.step)
+        for name, knob in fresh.settings.items()
     }
-    return dataclasses.replace(saved, settings=knobs)
+    records = (*saved.changed, *(each.record(checkpoint.step) for each in differences))
+    return dataclasses.replace(fresh if differences else saved, settings=knobs, changed=records)
+
+
+def _knob(fresh: Effective, saved: Effective | None, change: Difference | None, step: int) -> Effective:
+    if change is not None:
+        why = f"{fresh.why}; changed on resume after update {step}, was {change.saved}"
+        return dataclasses.replace(fresh, why=why)
+    return fresh if saved is None or saved.effective != fresh.effective else saved
 
 
 def _handle(

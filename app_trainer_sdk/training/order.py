@@ -57,13 +57,15 @@ class Order:
         self._cached: tuple[int, numpy.ndarray] = (-1, numpy.empty(0, dtype=numpy.int64))
 
     def window(self, position: int) -> Window:
-        """The window that starts at ``position``, which must be where another one ended."""
+        """The window that starts at ``position``, where another one ended."""
         epoch, start = divmod(position, self.rows)
+        if self.rows - start < self.minimum_rows:  # a resume with another batch or other rows came out here
+            epoch, start = epoch + 1, 0
         end = start + self.global_batch
         if self.rows - end < self.minimum_rows:  # nothing is left, or too little for a window of its own
             end = self.rows
         ids = self.permutation(epoch)[start:end]
-        return Window(position, epoch, ids, position + len(ids))
+        return Window(position, epoch, ids, epoch * self.rows + end)
 
     def permutation(self, epoch: int) -> numpy.ndarray:
         """All row numbers of one epoch, int64, shape (rows,).

@@ -95,7 +95,7 @@ def restore(state: SupervisedState, saved: Snapshot) -> None:
     if state.average is not None:
         state.average.restore(saved.section(ema.SECTION))
     state.counters = Counters(**_mapping(saved.values["counters"]))
-    if state.scaler is not None:
+    if state.scaler is not None and "scaler" in saved.values:  # not where fp16 is what a resume changed
         state.scaler.load_state_dict(dict(_mapping(saved.values["scaler"])))
 
 

@@ -11,7 +11,7 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -176,6 +176,7 @@ def start_toy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartToy]:
         document: Mapping[str, Any] | None = None,
         shell: str = "{}",
         terminal: int | None = None,
+        options: Sequence[str] = (),
         **hyperparameters: Any,
     ) -> ToyRun:
         folder = again.job.parent if again else tmp_path_factory.mktemp("toy")
@@ -191,6 +192,7 @@ def start_toy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartToy]:
             str(job),
             "--job-dir",
             str(folder / "dir"),
+            *options,
         ]
         command = words if shell == "{}" else ["sh", "-c", shell.format(" ".join(words))]
         quick = {"APP_TRAINER_CACHE_DIR": str(cache), "APP_TRAINER_UPLOAD_WAIT_SECONDS": "1"}

@@ -7,8 +7,9 @@ import fcntl
 
 import pytest
 
-from app_trainer_sdk.claim import alone_in, is_finished, make_folder
+from app_trainer_sdk.claim import alone_in, is_finished, make_folder, under_its_name
 from app_trainer_sdk.errors import BadJob, DependencyUnavailable
+from app_trainer_sdk.files import write_json
 from app_trainer_sdk.job import read_job
 from app_trainer_sdk.paths import JobDirectory
 
@@ -70,3 +71,17 @@ def test_the_setting_of_a_folder_is_named(tmp_path):
         make_folder(tmp_path / "file" / "cache", setting="APP_TRAINER_CACHE_DIR")
     with pytest.raises(BadJob, match="change --job-dir"), alone_in(tmp_path / "file"):
         pass
+
+
+def test_a_changed_job_keeps_the_name_it_has(tmp_path):
+    """Without a job_id each setting makes another name; a change that is allowed does not, a job_id stays."""
+    layout, job = JobDirectory(tmp_path), read_job({**JOB, "job_id": None})
+    changed = read_job({**JOB, "job_id": None, "hyperparameters": {"updates": 3}})
+
+    assert under_its_name(layout, changed, may_change=True) == changed
+    write_json(layout.job, {**job.document(), "job_id": job.identifier()})
+    assert under_its_name(layout, changed) == changed
+    assert under_its_name(layout, changed, may_change=True).identifier() == job.identifier()
+    assert under_its_name(layout, read_job(JOB), may_change=True).identifier() == "j"
+    write_json(layout.job, {**changed.document(), "job_id": job.identifier()})
+    assert under_its_name(layout, changed).identifier() == job.identifier() != changed.identifier()

@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from app_trainer_sdk.console import Console
 from app_trainer_sdk.errors import ExitCode
 from app_trainer_sdk.run import main
 from app_trainer_sdk.supervisor import run_job
+from app_trainer_sdk.training.order import Order
 
 TOY = {"trainer": "app_trainer_sdk.testing.toys:ToyTrainer", "model": "toy-mlp"}
 TIMES = {"seconds", "data_seconds"}
@@ -222,6 +224,52 @@ def test_a_wrong_option_is_a_bad_job(capsys: pytest.CaptureFixture[str]):
 
     assert caught.value.code == 64
     assert "usage: app-trainer run" in capsys.readouterr().err
+
+
+def test_a_change_nobody_knows_is_a_bad_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """--allow-change with a misspelt field is 64 with what was meant, and begins nothing."""
+    job = tmp_path / "job.json"
+    job.write_text(json.dumps(TOY))
+    words = ["--job", str(job), "--job-dir", str(tmp_path / "dir"), "--allow-change", "thread"]
+
+    assert main(words) == 64
+    assert "did you mean 'threads'?" in capsys.readouterr().err
+    assert not (tmp_path / "dir").exists()
+
+
+def test_a_changed_job_goes_on_when_it_is_told_to(start_toy: Any):
+    """H2: another rate and a second rank in the middle of a job: the same rows in the same order, the new rate
+    from there on, and result, report and plan say what was changed when.
+    """  # fmt: skip
+    asked = {"updates": 40, "global_batch": 8, "sleep_seconds": 0.05, "schedule": "constant"}
+    toy = start_toy(**asked)
+    toy.wait_for("job.progress")
+    os.kill(toy.process.pid, signal.SIGTERM)
+    assert toy.end() == 75, toy.told()
+    made = len(rows(toy.directory / "metrics.jsonl"))
+    changed = {"hyperparameters": {**asked, "learning_rate": 0.5, "sleep_seconds": 0.0}}
+    refused = start_toy(again=toy, document=changed)
+    assert refused.end() == 64
+    fields = [
+        "settings/learning_rate", "settings/sleep_seconds", "settings/microbatch", "replicas", "threads",
+    ]  # fmt: skip
+    options = ["--ranks=2", *(f"--allow-change={field}" for field in fields)]
+    again = start_toy(again=toy, document=changed, options=options)
+
+    assert again.end() == 0, again.told()
+    lines, order = rows(toy.directory / "metrics.jsonl"), Order(40, 8, seed=42)
+    assert [line["ids"] for line in lines] == [order.window(8 * number).digest() for number in range(40)]
+    assert (lines[made - 1]["learning_rate"], lines[made]["learning_rate"]) == (0.001, 0.5)
+    told = {each["field"]: each for each in again.result()["changed"]}
+    assert told["settings/learning_rate"] == {
+        "field": "settings/learning_rate", "saved": 0.001, "now": 0.5, "step": made,
+    }  # fmt: skip
+    assert (told["replicas"]["saved"], told["replicas"]["now"]) == (1, 2)
+    line = f"changed on resume after update {made}: settings/learning_rate was 0.001, is 0.5"
+    assert f"* {line}" in (toy.directory / "report.md").read_text().splitlines()
+    assert line in again.told()
+    after = start_toy(again=toy)
+    assert (after.end(), "already complete" in after.told()) == (0, True)
 
 
 @pytest.mark.parametrize("ranks", ["0", "-1", "two", "1e9"])

@@ -15,7 +15,7 @@ def test_a_start_reads_back(tmp_path: Path):
     )
     start = Start(
         directory=str(tmp_path), attempt=3, cache="/c", job=job.document(), inputs={"dataset": "/a"},
-        weights={"base": "/w"}, weights_identity={"base": "r1"}, ranks=2,
+        weights={"base": "/w"}, weights_identity={"base": "r1"}, ranks=2, allow_changes=["threads"],
     )  # fmt: skip
     path = start.save()
 

@@ -8,24 +8,30 @@ import shutil
 import types
 
 import pytest
-from torch_helpers import StillProbe, drive_opened, make_trainer
+from torch import nn
+from torch_helpers import StillProbe, drive_opened, make_trainer, read_lines
 
 from app_trainer_sdk.errors import BadData, BadJob, InternalError
-from app_trainer_sdk.plan import Plan
+from app_trainer_sdk.files import read_json
+from app_trainer_sdk.plan import Effective, Plan, plan_lines
 from app_trainer_sdk.start import Start
 from app_trainer_sdk.training.memory import Ledger
 from app_trainer_sdk.training.opening import _refuse_ranks, open_job, prepare, settle_plan, store_of
+from app_trainer_sdk.training.order import Order
 
 SETTINGS = {"rows": 12, "validation_rows": 0, "updates": 3, "global_batch": 4, "checkpoint_every": 1}
 
 
-def start_of(directory, attempt=1, **settings):
+def start_of(directory, attempt=1, *, allow=(), **settings):
     directory.mkdir(exist_ok=True)
     job = {
         "schema": "app.trainer.job/v1", "job_id": "j", "trainer": "app_trainer_sdk.testing.toys:ToyTrainer",
         "model": "toy-mlp", "hyperparameters": {**SETTINGS, **settings},
     }  # fmt: skip
-    return Start(directory=str(directory), attempt=attempt, cache=str(directory / "cache"), job=job)
+    return Start(
+        directory=str(directory), attempt=attempt, cache=str(directory / "cache"), job=job,
+        allow_changes=[*allow],
+    )  # fmt: skip
 
 
 def opened(start):
@@ -96,6 +102,86 @@ def test_a_changed_job_is_refused(tmp_path, change, field, saved, now):
 
     assert problems[field].found == now
     assert problems[field].expected.startswith(saved)
+
+
+class TestAllowed:
+    CHANGE = "settings/learning_rate"
+
+    def test_the_new_value_is_used_and_recorded(self, tmp_path):
+        """An allowed change is what the run uses from here on, with the reason, and is kept with the plan."""
+        trained(start_of(tmp_path), stop_at=4)
+        start = start_of(tmp_path, attempt=2, allow=[self.CHANGE], learning_rate=0.5)
+        plan = trained(start)
+        knob = plan.settings["learning_rate"]
+        rates = [line["learning_rate"] for line in read_lines(start.layout.metrics)]
+
+        assert knob == Effective(0.5, 0.5, "asked for; changed on resume after update 2, was 0.001")
+        assert [*plan.changed] == [{"field": self.CHANGE, "saved": 0.001, "now": 0.5, "step": 2}]
+        assert Plan.from_document(read_json(start.layout.plan)) == plan
+        assert (rates[0], rates[2]) == (0.001, pytest.approx(0.25))
+        assert read_json(start.layout.job)["hyperparameters"]["learning_rate"] == 0.5
+
+    def test_changes_add_up_over_resumes(self, tmp_path):
+        """Each change is told for ever with its own update, and needs to be allowed once."""
+        trained(start_of(tmp_path), stop_at=2)
+        second = {"attempt": 2, "allow": [self.CHANGE], "learning_rate": 0.5}
+        trained(start_of(tmp_path, **second), stop_at=2)
+        third = {"allow": ["settings/weight_decay"], "learning_rate": 0.5, "weight_decay": 0.1}
+        plan, checkpoint = settled(start_of(tmp_path, attempt=3, **third))
+
+        assert [(each["field"], each["step"]) for each in plan.changed] == [
+            (self.CHANGE, 1), ("settings/weight_decay", 2),
+        ]  # fmt: skip
+        assert checkpoint.step == 2
+        assert "changed on resume after update 1" in plan.settings["learning_rate"].why
+        assert [line for line in plan_lines(plan) if "was 0.0, is 0.1" in line]
+
+    def test_what_was_not_allowed_is_still_refused(self, tmp_path):
+        """The refusal names the difference that nobody allowed, and the option."""
+        trained(start_of(tmp_path), stop_at=4)
+        with pytest.raises(BadJob, match="--allow-change FIELD") as told:
+            settled(start_of(tmp_path, attempt=2, allow=[self.CHANGE], learning_rate=0.5, seed=7))
+
+        assert [problem.pointer for problem in told.value.problems] == ["settings/seed"]
+
+    @pytest.mark.parametrize(("updates", "fits"), [(2, False), (1, False), (5, True)])
+    def test_more_and_fewer_updates(self, tmp_path, updates, fits):
+        """A run may be made longer, or shorter down to what was made already."""
+        trained(start_of(tmp_path), stop_at=4)
+        start = start_of(tmp_path, attempt=2, allow=["settings/updates"], updates=updates)
+        if not fits:
+            with pytest.raises(BadJob, match=f"updates is {updates}, and 2 have been made"):
+                settled(start)
+            return
+        trained(start)
+
+        assert [line["step"] for line in read_lines(start.layout.metrics)] == [1, 2, 3, 4, 5]
+
+    def test_another_batch(self, tmp_path):
+        """B1: with another batch from the middle of a pass on, that pass still visits each row once."""
+        trained(start_of(tmp_path, updates=6), stop_at=2)
+        fields = ["global_batch", "microbatch", "updates"]
+        start = start_of(
+            tmp_path, attempt=2, allow=[f"settings/{name}" for name in fields], global_batch=3, updates=4
+        )
+        plan = trained(start)
+        lines = read_lines(start.layout.metrics)
+
+        assert plan.examples_per_update == 3
+        assert [line["examples"] for line in lines] == [4, 3, 3, 2]
+        assert lines[1]["ids"] == Order(12, 3, seed=42).window(4).digest()
+
+    def test_a_checkpoint_that_does_not_fit(self, tmp_path):
+        """A setting of the image that changes shapes is the job's mistake, told with what does not fit."""
+        trained(start_of(tmp_path), stop_at=4)
+        start = start_of(tmp_path, attempt=2, allow=[self.CHANGE], learning_rate=0.5)
+        job, ledger = opened(start)
+        store = store_of(start.layout, start)
+        plan, _ = settle_plan(job, start, store)
+        wider = make_trainer(lambda run: nn.Linear(3, 1), None, [1.0])()
+
+        with pytest.raises(BadJob, match=r"with settings/learning_rate changed .* does not fit: .* is missing"):
+            drive_opened(dataclasses.replace(prepare(job, plan, ledger), trainer=wider), start, plan, store)
 
 
 def test_only_damaged_checkpoints(tmp_path):

@@ -90,6 +90,15 @@ def test_a_rest_too_short_is_merged(rows, minimum, lengths):
     assert [len(each.ids) for each in windows(order, len(lengths))] == lengths
 
 
+def test_a_rest_that_nobody_can_train_on():
+    """I3: where a resume with other rows comes out at a rest too short for a window, the next pass begins."""
+    order = Order(10, 4, seed=1, minimum_rows=2)
+    window = order.window(9)
+
+    assert (window.epoch, window.after) == (1, 14)
+    assert window.digest() == order.window(10).digest()
+
+
 @given(count=st.integers(1, 200), microbatch=st.integers(1, 40), minimum=st.integers(1, 6))
 def test_cuts_cover_and_are_never_too_small(count, microbatch, minimum):
     """I3: microbatches follow one another, miss no row, and none is below the least number of rows."""

@@ -259,12 +259,14 @@ def make_trainer(
 
 
 def drive_opened(opened: Opened, start: Start, plan: Plan, store: CheckpointStore, *, stop_at: int = 0) -> bool:
-    """Drive a job that was opened as a rank opens it; whether it was stopped."""
+    """Drive a job that was opened as a rank opens it, from its newest checkpoint; whether it was stopped."""
     token = CountingToken(stop_at)
     run = dataclasses.replace(opened.run, check=token.check)
     desk = Desk(start.layout, store, RankChannel(None, token), token, plan, identity_of(opened, start, plan))
     try:
-        Drive(opened.trainer, run, desk).train(None)
+        checkpoint, _ = store.newest()
+        saved = load_checkpoint(checkpoint) if checkpoint is not None else None
+        Drive(opened.trainer, run, desk).train(saved)
     except StopRequested:
         return True
     return False
