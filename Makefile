@@ -47,6 +47,8 @@ bench: $(BENCH)/.ready
 	$(BENCH)/bin/python benchmarks/describe_time.py
 	$(BENCH)/bin/python benchmarks/loop_overhead.py
 	$(BENCH)/bin/python benchmarks/compare_trl.py
+	$(BENCH)/bin/python benchmarks/checkpoint_stall.py
+	$(BENCH)/bin/python benchmarks/first_update.py
 
 clean:
 	rm -rf $(VENV) $(BENCH) build .cache
