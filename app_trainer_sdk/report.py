@@ -21,7 +21,7 @@ MIB = 1 << 20
 
 def write_report(layout: JobDirectory, result: Mapping[str, Any]) -> None:
     """Write ``report.md`` beside ``result.json``."""
-    sections = [_head, _changes, _training, _evaluations, _memory, _outputs, _comparison]
+    sections = [_head, _changes, _training, _optimizer, _evaluations, _memory, _outputs, _comparison]
     lines = [line for section in sections for line in section(layout, result)]
     write_atomic(layout.report, ("\n".join(lines).rstrip() + "\n").encode())
 
@@ -80,6 +80,23 @@ def _training(layout: JobDirectory, result: Mapping[str, Any]) -> Iterator[str]:
         if not line["applied"]:
             names = ", ".join(line.get("nonfinite", []))
             yield f"* not applied after update {line['step']}: {line.get('why', '')} {names}".rstrip()
+    yield ""
+
+
+def _optimizer(layout: JobDirectory, result: Mapping[str, Any]) -> Iterator[str]:
+    optimizer = result.get("optimizer")
+    if not optimizer:
+        return
+    yield "## Optimizer"
+    yield ""
+    yield f"{optimizer['class']}, {'fused' if optimizer['fused'] else 'not fused'}."
+    yield ""
+    yield "| group | state | tensors | parameters | bytes |"
+    yield "|---|---|---|---|---|"
+    for number, group in enumerate(optimizer["groups"]):
+        for row in group["state"]:
+            counts = (f"{row[name]:,}" for name in ("tensors", "parameters", "bytes"))
+            yield f"| {number} | {row['dtype']} | " + " | ".join(counts) + " |"
     yield ""
 
 

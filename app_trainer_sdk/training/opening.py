@@ -7,6 +7,7 @@ in this file.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 
 from app_trainer_sdk.catalog import ModelRow
-from app_trainer_sdk.changes import RANDOM, SETTINGS, Difference, refuse_differences
+from app_trainer_sdk.changes import SETTINGS, Difference, refuse_differences
 from app_trainer_sdk.checkpoints import IDENTITY, PLAN, Checkpoint, read_document
 from app_trainer_sdk.contract import SupervisedTrainer, Trainer
 from app_trainer_sdk.errors import BadData, BadJob, InternalError
@@ -26,13 +27,16 @@ from app_trainer_sdk.paths import JobDirectory
 from app_trainer_sdk.plan import DataFacts, DeviceFacts, Effective, Plan, resolve_plan
 from app_trainer_sdk.registry import find_trainer
 from app_trainer_sdk.start import Start
-from app_trainer_sdk.training.checkpoint import CheckpointStore, load_checkpoint
+from app_trainer_sdk.training.checkpoint import CheckpointStore
 from app_trainer_sdk.training.device import DTYPES, device_facts, pick_device
 from app_trainer_sdk.training.identity import compare_identity, describe_identity
 from app_trainer_sdk.training.memory import Ledger
+from app_trainer_sdk.training.optim import eight_bit_problem
 from app_trainer_sdk.training.phases import run_phases
-from app_trainer_sdk.training.random_state import random_problem
 from app_trainer_sdk.values import Examination
+
+#: Knobs that a first start chooses by size and time, for all that follow.
+CHOSEN_ONCE = ("optim_8bit", "torch_compile")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,10 +76,19 @@ def open_job(
     return Opened(trainer, run, settings, device_facts(device), examination)
 
 
-def settle_plan(opened: Opened, start: Start, store: CheckpointStore) -> tuple[Plan, Checkpoint | None]:
+def settle_plan(
+    opened: Opened, start: Start, store: CheckpointStore, *,
+    probe: Callable[[torch.device], str] = eight_bit_problem,
+) -> tuple[Plan, Checkpoint | None]:  # fmt: skip
     """The plan: the saved one when there is one, else resolved now and saved.
 
     What the start was allowed to change is taken from now, and recorded in the plan.
+
+    Args:
+        opened: the job.
+        start: this start of it.
+        store: its checkpoints.
+        probe: tells why 8-bit AdamW does not work on a device; asked only when the plan wants it.
 
     Raises:
         BadJob: a checkpoint exists and this start would not continue it exactly; all differences are told.
@@ -85,8 +98,11 @@ def settle_plan(opened: Opened, start: Start, store: CheckpointStore) -> tuple[P
     if checkpoint is None:
         _refuse_to_start_over(store, skipped)
     layout = start.layout
-    fresh = _resolve(opened, start)
-    plan = fresh if checkpoint is None else _continued(opened, start, checkpoint, fresh)
+    saved = None if checkpoint is None else Plan.from_document(read_document(checkpoint, PLAN))
+    fresh = _resolve(opened, start, saved, probe)
+    plan = fresh
+    if checkpoint is not None and saved is not None:
+        plan = _continued(opened, start, checkpoint, saved, fresh)
     if _kept(layout.plan, Plan.from_document) != plan:
         write_json(layout.plan, plan.document())
     if _kept(layout.job, dict) != start.job:
@@ -146,24 +162,39 @@ def _refuse_to_start_over(store: CheckpointStore, skipped: Sequence[Checkpoint])
         )  # fmt: skip
 
 
-def _resolve(opened: Opened, start: Start) -> Plan:
+def _resolve(opened: Opened, start: Start, saved: Plan | None, probe: Callable[[torch.device], str]) -> Plan:
+    """The plan of this start; what it wants of the device is tried, and told or refused when it fails."""
     trainer = opened.trainer
     data = DataFacts(rows=opened.examination.rows, fingerprint=opened.examination.fingerprint)
     if isinstance(trainer, SupervisedTrainer):
         data = dataclasses.replace(data, minimum_rows=trainer.minimum_rows, coupled_rows=trainer.coupled_rows)
-    return resolve_plan(
-        opened.asked, trainer=trainer.name, trainer_version=trainer.version, model=opened.run.model.name,
-        method=opened.run.method, data=data, device=opened.facts, replicas=start.ranks,
+    resolve = functools.partial(
+        resolve_plan, _as_chosen(opened.asked, saved), trainer=trainer.name, trainer_version=trainer.version,
+        model=opened.run.model.name, method=opened.run.method, data=data, replicas=start.ranks,
         asked=start.read_job().hyperparameters, parameters=opened.run.model.parameters,
     )  # fmt: skip
+    plan = resolve(device=opened.facts)
+    assert opened.run.device is not None
+    if plan.settings["optim_8bit"].effective is True and (problem := probe(opened.run.device)):
+        plan = resolve(device=dataclasses.replace(opened.facts, eight_bit_problem=problem))
+    return plan
 
 
-def _continued(opened: Opened, start: Start, checkpoint: Checkpoint, fresh: Plan) -> Plan:
+def _as_chosen(asked: Hyperparameters, saved: Plan | None) -> Hyperparameters:
+    """What a checkpoint's plan chose by size and time stays chosen: another card may be larger or faster."""
+    chosen = {} if saved is None else {name: saved.settings.get(name) for name in CHOSEN_ONCE}
+    kept = {
+        name: knob.effective
+        for name, knob in chosen.items()
+        if knob is not None and knob.requested == "auto" == getattr(asked, name)
+    }
+    return asked.model_copy(update=kept)
+
+
+def _continued(opened: Opened, start: Start, checkpoint: Checkpoint, saved: Plan, fresh: Plan) -> Plan:
     """The saved plan, with what changes no number and what may change taken from this start."""
-    saved = Plan.from_document(read_document(checkpoint, PLAN))
     identity = identity_of(opened, start, fresh)
     differences = compare_identity(read_document(checkpoint, IDENTITY), identity)
-    differences += _random_differences(opened, checkpoint)
     refuse_differences(differences, where=checkpoint.path.name, allowed=start.allow_changes)
     changed = {each.field: each for each in differences}
     if f"{SETTINGS}updates" in changed and fresh.updates <= checkpoint.step:
@@ -177,18 +208,6 @@ def _continued(opened: Opened, start: Start, checkpoint: Checkpoint, fresh: Plan
     }
     records = (*saved.changed, *(each.record(checkpoint.step) for each in differences))
     return dataclasses.replace(fresh if differences else saved, settings=knobs, changed=records)
-
-
-def _random_differences(opened: Opened, checkpoint: Checkpoint) -> list[Difference]:
-    """Whether the global generators can be put back; known before anything large is loaded."""
-    assert opened.run.device is not None
-    saved = load_checkpoint(checkpoint, section=RANDOM)
-    values: Any = saved.values.get(RANDOM, {})
-    problem = random_problem(saved.section(RANDOM), values, opened.run.device)
-    now = "seeded anew by the seed and the update"
-    if isinstance(opened.trainer, SupervisedTrainer):
-        now += "; the ordinary loop draws by position and does not need them"
-    return [Difference(RANDOM, problem, now)] if problem else []
 
 
 def _knob(fresh: Effective, saved: Effective | None, change: Difference | None, step: int) -> Effective:

@@ -1,11 +1,12 @@
-"""Owns optimizers: which one is built, and how its state becomes named tensors and comes back bit for bit.
+"""Owns optimizers: which one is built, and whether 8-bit state works here.
 
-Only this file knows bitsandbytes. It must not know schedules or when a step is due.
+Only this file knows bitsandbytes. It must not know schedules, when a step is due, or how state is kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,22 +14,24 @@ from torch import Tensor, nn
 
 from app_trainer_sdk.errors import InternalError
 from app_trainer_sdk.hyperparameters import Hyperparameters
-from app_trainer_sdk.values import JSON
 
 #: Keys of a parameter group that a trainer may set beside ``params``.
 GROUP_KEYS = frozenset({"params", "lr_scale", "weight_decay"})
+#: The class of bitsandbytes that is built for ``optim_8bit``.
+EIGHT_BIT = "AdamW8bit"
 
 
 def build_optimizer(
-    groups: Sequence[Mapping[str, Any]], settings: Hyperparameters, device: torch.device
+    groups: Sequence[Mapping[str, Any]], settings: Hyperparameters, device: torch.device, root: nn.Module
 ) -> torch.optim.Optimizer:
-    """The optimizer the settings ask for; fused where the device has it.
+    """The optimizer the settings ask for; AdamW fused where the device has it.
 
     Args:
         groups: from ``parameter_groups``: ``params`` and optionally ``lr_scale`` (multiplies the schedule)
             and ``weight_decay``.
         settings: resolved hyperparameters.
         device: where the parameters live.
+        root: the model, whose embeddings keep 32-bit state.
     """
     prepared = [_prepare_group(group, settings) for group in groups]
     prepared = [group for group in prepared if group["params"]]
@@ -36,9 +39,12 @@ def build_optimizer(
         raise InternalError("no parameter trains", expected="at least one parameter with requires_grad")
     rate = settings.learning_rate
     if settings.optimizer == "sgd":
-        return torch.optim.SGD(prepared, lr=rate, momentum=settings.beta1, fused=_can_fuse(prepared, device))
+        # Not fused: torch 2.13's kernel fails once a parameter gets its first gradient after the others, and
+        # on the CPU writes wrong momentum, other at each run, for bf16 and fp16 parameters.
+        return torch.optim.SGD(prepared, lr=rate, momentum=settings.beta1)
     betas = (settings.beta1, settings.beta2)
     if settings.optim_8bit is True:
+        _keep_wide(_embeddings(root))
         return _eight_bit_adamw(prepared, rate, betas, settings.epsilon)
     return torch.optim.AdamW(
         prepared, lr=rate, betas=betas, eps=settings.epsilon, fused=_can_fuse(prepared, device)
@@ -51,59 +57,35 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
         group["lr"] = rate * group["lr_scale"]
 
 
-def optimizer_snapshot(
-    optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str]
-) -> tuple[dict[str, Tensor], dict[str, JSON]]:
-    """The optimizer's state as tensors named ``parameter/key`` and plain values by the same names.
+def eight_bit_problem(device: torch.device, step: Callable[[torch.device], None] | None = None) -> str:
+    """Why 8-bit AdamW does not work on ``device``; empty when a real step of it did.
 
-    Tensors that share storage (bitsandbytes' quantisation maps do) are stored once; the values say which
-    names stand for them.
+    Importing the library says nothing: it loads where it has no kernel. Nothing is left behind.
+
+    Args:
+        device: where the step is made.
+        step: makes it, or raises.
     """
-    tensors: dict[str, Tensor] = {}
-    values: dict[str, JSON] = {}
-    aliases: dict[str, JSON] = {}
-    seen: dict[int, str] = {}
-    for parameter, state in optimizer.state.items():
-        for key, value in state.items():
-            name = f"{names[parameter]}/{key}"
-            if not isinstance(value, Tensor):
-                values[name] = value
-            elif value.numel() and value.data_ptr() in seen:
-                aliases[name] = seen[value.data_ptr()]
-            else:
-                tensors[name] = value
-                seen[value.data_ptr()] = name
-    return tensors, {"values": values, "aliases": aliases, "class": type(optimizer).__name__}
+    try:
+        (step or _eight_bit_step)(device)
+    except Exception as error:  # noqa: BLE001 - whatever a library or a driver raises is the answer
+        reason = str(error).strip().partition("\n")[0][:200]
+        return f"{type(error).__name__}: {reason}".rstrip(": ")
+    return ""
 
 
-def restore_optimizer(
-    optimizer: torch.optim.Optimizer,
-    names: Mapping[Tensor, str],
-    tensors: Mapping[str, Tensor],
-    values: Mapping[str, Any],
-) -> None:
-    """Put a snapshot back with dtypes intact: torch's ``load_state_dict`` would cast moments to the
-    parameter's dtype (pytorch/ao#3314), so state is assigned directly.
-    """
-    if values["class"] != type(optimizer).__name__:
-        raise InternalError(f"saved state of {values['class']}", expected=type(optimizer).__name__)
-    by_name = {name: parameter for parameter, name in names.items()}
-    aliases: Mapping[str, str] = values["aliases"]
-    shared: dict[str, Tensor] = {}
-    for name in [*tensors, *aliases, *values["values"]]:
-        parameter_name, key = name.rsplit("/", 1)
-        parameter = by_name[parameter_name]
-        state = optimizer.state[parameter]
-        if name in values["values"]:
-            state[key] = values["values"][name]
-            continue
-        source = aliases.get(name, name)
-        if source not in shared:
-            # Fused kernels keep the step count where the parameter is; plain ones keep it on the host.
-            keep_on_host = key == "step" and not optimizer.defaults.get("fused")
-            device = "cpu" if keep_on_host else parameter.device
-            shared[source] = tensors[source].to(device, copy=True)
-        state[key] = shared[source]
+def required_dtypes(optimizer: torch.optim.Optimizer, root: nn.Module) -> dict[Tensor, torch.dtype]:
+    """The dtype each parameter's moments must have; empty for an optimizer that keeps the parameters'."""
+    if type(optimizer).__name__ != EIGHT_BIT:
+        return {}
+    library: Any = optimizer
+    embeddings = set(_embeddings(root))
+    required: dict[Tensor, torch.dtype] = {}
+    for parameter in [each for group in optimizer.param_groups for each in group["params"]]:
+        asked = library.mng.pid2config.get(id(parameter), {}).get("optim_bits")  # a trainer may ask as well
+        wide = parameter in embeddings or parameter.numel() < library.args.min_8bit_size or asked == 32
+        required[parameter] = torch.float32 if wide else torch.uint8
+    return required
 
 
 def parameter_names(root: nn.Module) -> dict[Tensor, str]:
@@ -136,11 +118,49 @@ def _eight_bit_adamw(
     return optimizer
 
 
-def _can_fuse(groups: Sequence[Mapping[str, Any]], device: torch.device) -> bool:
-    """Torch's fused kernels take floating-point parameters on CUDA.
+def _eight_bit_step(device: torch.device) -> None:
+    """One step on the smallest tensor that is quantised; AdamW's first step moves by the learning rate."""
+    parameter = nn.Parameter(torch.ones(4096, device=device))
+    parameter.grad = torch.ones_like(parameter)
+    optimizer = _eight_bit_adamw([{"params": [parameter], "weight_decay": 0.0}], 0.5, (0.9, 0.999), 1e-8)
+    optimizer.step()
+    kind = optimizer.state[parameter]["state1"].dtype
+    if kind != torch.uint8:
+        raise RuntimeError(f"its state is {kind} instead of torch.uint8")
+    moved = float((1.0 - parameter.detach()).mean())
+    if not 0.45 < moved < 0.55:
+        raise RuntimeError(f"its step is {moved:.3g} instead of 0.5")
 
-    On the CPU only full precision: in torch 2.13 its fused SGD writes wrong momentum, other at each run, for
-    bf16 and fp16 parameters. It may go when ``test_optim.py`` passes without it.
+
+def _embeddings(root: nn.Module) -> Iterator[Tensor]:
+    """Weights of embeddings, wherever else they are tied to. Their gradients are the most uneven of a model,
+    and bitsandbytes advises against quantising what follows from them.
+    """
+    for module in root.modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+            yield module.weight
+
+
+def _keep_wide(parameters: Iterable[Tensor]) -> None:
+    """Override the bits of single parameters. A key in a parameter group is not read by bitsandbytes.
+
+    Its manager outlives the model and knows parameters by their address, so that what is freed must be
+    forgotten: the next tensor there would inherit the override.
+    """
+    import bitsandbytes
+
+    library: Any = bitsandbytes
+    manager = library.optim.GlobalOptimManager.get_instance()
+    for parameter in parameters:
+        manager.override_config(parameter, "optim_bits", 32)
+        weakref.finalize(parameter, manager.pid2config.pop, id(parameter), None)
+
+
+def _can_fuse(groups: Sequence[Mapping[str, Any]], device: torch.device) -> bool:
+    """Torch's fused AdamW takes floating-point parameters on CUDA.
+
+    On the CPU only full precision: in torch 2.13 it rounds bf16 weights otherwise than the plain one, and
+    fp16 weights become NaN. It may go when ``test_optimizer_state.py`` passes without it.
     """
     everything = [parameter for group in groups for parameter in group["params"]]
     if device.type == "cpu":

@@ -33,6 +33,7 @@ from app_trainer_sdk.training.ema import averaged
 from app_trainer_sdk.training.memory import Ledger, Row, probe_for
 from app_trainer_sdk.training.metrics import append_line
 from app_trainer_sdk.training.opening import Opened, identity_of, open_job, prepare, settle_plan, store_of
+from app_trainer_sdk.training.optimizer_state import described
 from app_trainer_sdk.values import JSON, Artifact
 
 
@@ -95,7 +96,7 @@ class Rank:
         """Export from the last checkpoint, then ask the artifact in a new process."""
         checkpoint, ending = pick_for_export(store, plan)
         snapshot = averaged(load_checkpoint(checkpoint))
-        counters = snapshot.values.get("counters", {})
+        counters, optimizer = snapshot.values.get("counters", {}), described(snapshot.values)
         self._enter("export")
         with ledger.phase("export", inputs={"checkpoint": checkpoint.path.name}):
             artifact = self._export(opened, snapshot)
@@ -105,8 +106,8 @@ class Rank:
         with ledger.phase("replay", inputs={"artifact": artifact.name}):
             replay = self._replay(artifact)
         return {
-            "step": checkpoint.step, "training": ending, "counters": counters, "outputs": outputs,
-            "replay": replay, "artifact": {"name": artifact.name, **artifact.facts},
+            "step": checkpoint.step, "training": ending, "counters": counters, "optimizer": optimizer,
+            "outputs": outputs, "replay": replay, "artifact": {"name": artifact.name, **artifact.facts},
         }  # fmt: skip
 
     def _export(self, opened: Opened, snapshot: Any) -> Artifact:

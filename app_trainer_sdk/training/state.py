@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from app_trainer_sdk.hyperparameters import Hyperparameters
-from app_trainer_sdk.training import ema, optim
+from app_trainer_sdk.training import ema, optimizer_state
 from app_trainer_sdk.training.distributed import Replica, Team
 from app_trainer_sdk.training.ema import WeightAverage
 from app_trainer_sdk.training.model_state import Buffers, load_tensors, saved_tensors, ties
@@ -72,7 +72,9 @@ def snapshot(state: SupervisedState) -> Snapshot:
     tensors: dict[str, Tensor] = {}
     for name, tensor in saved_tensors(state.modules.root).items():
         tensors[f"model/{name}"] = tensor
-    optimizer_tensors, optimizer_values = optim.optimizer_snapshot(state.optimizer, state.names)
+    optimizer_tensors, optimizer_values = optimizer_state.optimizer_snapshot(
+        state.optimizer, state.modules.root
+    )
     tensors |= {f"optimizer/{name}": tensor for name, tensor in optimizer_tensors.items()}
     if state.average is not None:
         tensors |= {f"{ema.SECTION}/{name}": tensor for name, tensor in state.average.tensors.items()}
@@ -89,8 +91,8 @@ def snapshot(state: SupervisedState) -> Snapshot:
 def restore(state: SupervisedState, saved: Snapshot) -> None:
     """Put a snapshot back into a state that was just built, in place."""
     load_tensors(state.modules.root, saved.section("model"))
-    optim.restore_optimizer(
-        state.optimizer, state.names, saved.section("optimizer"), _mapping(saved.values["optimizer"])
+    optimizer_state.restore_optimizer(
+        state.optimizer, state.modules.root, saved.section("optimizer"), _mapping(saved.values["optimizer"])
     )
     if state.average is not None:
         state.average.restore(saved.section(ema.SECTION))

@@ -48,7 +48,9 @@ def begin(trainer: SupervisedTrainer, run: Run, saved: Snapshot | None) -> Super
     _check_batch_norm(trainer, modules.root)
     names = optim.parameter_names(modules.root)
     train = trainer.dataset(run, "train")
-    optimizer = optim.build_optimizer(trainer.parameter_groups(run, modules), settings, run.device)
+    optimizer = optim.build_optimizer(
+        trainer.parameter_groups(run, modules), settings, run.device, modules.root
+    )
     state = SupervisedState(
         settings=settings, modules=modules, loss=loss, optimizer=optimizer,
         scaler=torch.amp.GradScaler(run.device.type) if settings.mixed_precision == "fp16" else None,

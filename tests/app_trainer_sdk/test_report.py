@@ -81,12 +81,15 @@ def test_a_whole_report(tmp_path: Path):
             "reused": True,
         },
     )
+    state = {"dtype": "uint8", "tensors": 2, "parameters": 6400, "bytes": 13400}
+    optimizer = {"class": "AdamW8bit", "fused": False, "groups": [{"lr_scale": 1.0, "state": [state]}]}
     output = {"name": "weights", "path": "artifacts/weights", "bytes": 1596, "sha256": "ab"}
     comparison = [{"prompt": "LOVE\n n.", "before": "a", "after": {"b": 1}}]
     write_report(
         layout,
         {
             **SUCCEEDED,
+            "optimizer": optimizer,
             "outputs": [output],
             "replay": {"asked": 2, "same": True},
             "artifact": {"comparison": comparison},
@@ -99,6 +102,8 @@ def test_a_whole_report(tmp_path: Path):
         "* examples: 1,600, units: 8,000",
         "* time in updates: 2 min 0 s, waiting for data 10.0 %",
         "* not applied after update 1: non-finite loss",
+        "AdamW8bit, not fused.",
+        "| 0 | uint8 | 2 | 6,400 | 13,400 |",
         "| update | split | error | loss |",
         "| 2 | validation | not finite | 1.5000 |",
         "| 1 | train | 2.0 | 400 | 300 → 300 | released, reused |",

@@ -11,26 +11,22 @@ import pytest
 from torch import nn
 from torch_helpers import StillProbe, drive_opened, make_trainer, read_lines
 
-from app_trainer_sdk.errors import BadData, BadJob, InternalError
+from app_trainer_sdk.errors import BadData, BadJob, HardwareUnfit, InternalError
 from app_trainer_sdk.files import read_json
-from app_trainer_sdk.plan import Effective, Plan, plan_lines
+from app_trainer_sdk.plan import DeviceFacts, Effective, Plan, plan_lines
 from app_trainer_sdk.start import Start
-from app_trainer_sdk.training.checkpoint import load_checkpoint
 from app_trainer_sdk.training.memory import Ledger
 from app_trainer_sdk.training.opening import _refuse_ranks, open_job, prepare, settle_plan, store_of
 from app_trainer_sdk.training.order import Order
-from app_trainer_sdk.values import Snapshot
 
-TOY, OWN_LOOP = "app_trainer_sdk.testing.toys:ToyTrainer", "small_models:Wanderer"
 SETTINGS = {"rows": 12, "validation_rows": 0, "updates": 3, "global_batch": 4, "checkpoint_every": 1}
 
 
-def start_of(directory, attempt=1, *, allow=(), trainer=TOY, **settings):
+def start_of(directory, attempt=1, *, allow=(), **settings):
     directory.mkdir(exist_ok=True)
-    asked = {"updates": 3, "checkpoint_every": 1} if trainer == OWN_LOOP else SETTINGS
     job = {
-        "schema": "app.trainer.job/v1", "job_id": "j", "trainer": trainer,
-        "model": "none" if trainer == OWN_LOOP else "toy-mlp", "hyperparameters": {**asked, **settings},
+        "schema": "app.trainer.job/v1", "job_id": "j", "trainer": "app_trainer_sdk.testing.toys:ToyTrainer",
+        "model": "toy-mlp", "hyperparameters": {**SETTINGS, **settings},
     }  # fmt: skip
     return Start(
         directory=str(directory), attempt=attempt, cache=str(directory / "cache"), job=job,
@@ -188,75 +184,6 @@ class TestAllowed:
             drive_opened(dataclasses.replace(prepare(job, plan, ledger), trainer=wider), start, plan, store)
 
 
-class TestRandom:
-    """Checkpoints that are whole and yet lack the generators' state."""
-
-    @staticmethod
-    def forgetful(start, *names):
-        """Save the newest checkpoint again without the state of some generators."""
-        store = store_of(start.layout, start)
-        newest, _ = store.newest()
-        saved = load_checkpoint(newest)
-        kept = {name: each for name, each in saved.tensors.items() if name not in names}
-        documents = {name: read_json(newest.path / name) for name in ("plan.json", "identity.json")}
-        store.save(newest.step, Snapshot(kept, saved.values), documents)
-
-    @pytest.mark.parametrize("trainer", [TOY, OWN_LOOP])
-    def test_refused_unless_it_is_allowed(self, tmp_path, trainer):
-        """Missing states are refused by name, with the option; allowed, the result tells what was done."""
-        start = start_of(tmp_path, trainer=trainer)
-        trained(start, stop_at=2)
-        self.forgetful(start, "random/numpy", "random/torch")
-        with pytest.raises(BadJob, match="--allow-change FIELD") as told:
-            settled(start_of(tmp_path, attempt=2, trainer=trainer))
-        plan = trained(start_of(tmp_path, attempt=2, trainer=trainer, allow=["random"]))
-        (change,) = plan.changed
-
-        assert str(told.value.problems[0]) == (
-            "random: found no state of numpy, no state of torch; "
-            "expected the state of every generator, in this version's form"
-        )
-        assert (change["field"], change["saved"]) == ("random", "no state of numpy, no state of torch")
-        assert change["now"].startswith("seeded anew by the seed and the update")
-        assert ("does not need them" in change["now"]) == (trainer != OWN_LOOP)
-
-    def test_the_ordinary_loop_goes_on_exactly(self, tmp_path):
-        """It draws by position: without the generators' state it still makes the same numbers."""
-        whole, cut = start_of(tmp_path / "whole"), start_of(tmp_path / "cut")
-        trained(whole)
-        trained(cut, stop_at=2)
-        self.forgetful(cut, "random/python", "random/numpy", "random/torch")
-        trained(start_of(tmp_path / "cut", attempt=2, allow=["random"]))
-
-        assert read_lines(cut.layout.metrics) == read_lines(whole.layout.metrics)
-
-    def test_a_loop_of_its_own_begins_new_draws(self, tmp_path):
-        """Neither those after the checkpoint nor those of the first update, and the same at each try."""
-        lines = []
-        for name in ("whole", "one", "two"):
-            start = start_of(tmp_path / name, trainer=OWN_LOOP)
-            trained(start, stop_at=0 if name == "whole" else 3)
-            if name != "whole":
-                self.forgetful(start, "random/python")
-                trained(start_of(tmp_path / name, attempt=2, trainer=OWN_LOOP, allow=["random"]))
-            lines.append(read_lines(start.layout.metrics))
-        whole, one, two = lines
-
-        assert one == two
-        assert one[0] == whole[0]
-        assert [line["step"] for line in one] == [1, 2, 3]
-        assert one[1]["loss"] != whole[1]["loss"]
-
-    def test_a_damaged_file_is_a_damaged_checkpoint(self, tmp_path):
-        """C1: bytes that changed on the disk are found by their digest, and the checkpoint before is used."""
-        start = start_of(tmp_path)
-        trained(start, stop_at=4)
-        file = start.layout.checkpoints / "step-00000002" / "random.safetensors"
-        file.write_bytes(file.read_bytes()[:-1] + b"?")
-
-        assert settled(start_of(tmp_path, attempt=2, allow=["random"]))[1].step == 1
-
-
 def test_only_damaged_checkpoints(tmp_path):
     """B6: when no checkpoint of the job is whole it is not started over in silence: each is named with why."""
     start = start_of(tmp_path)
@@ -314,3 +241,54 @@ def test_a_plan_that_is_no_plan_is_written_again(tmp_path, text):
 
         assert (checkpoint is not None) == begun
         assert Plan.from_document(json.loads(start.layout.plan.read_text())) == plan
+
+
+CARD = DeviceFacts("cuda", "a card", bf16=False, cores=1, memory_bytes=6400)  # twice the toy's state
+
+
+def settled_on(device, start, probe=lambda device: ""):
+    job, ledger = opened(start)
+    job = dataclasses.replace(job, facts=device)
+    return job, ledger, settle_plan(job, start, store_of(start.layout, start), probe=probe)[0]
+
+
+def test_eight_bit_state_is_tried_before_it_is_planned(tmp_path):
+    """G4: what does not work is refused with 78 when asked for; ``auto`` keeps 32 bits and says why."""
+    start = start_of(tmp_path, mixed_precision="no")
+    _, _, wanted = settled_on(CARD, start)
+    _, _, fallen = settled_on(CARD, start, lambda device: "RuntimeError: no kernel")
+    with pytest.raises(HardwareUnfit, match="8-bit AdamW on a card does not work: RuntimeError: no kernel"):
+        settled_on(CARD, start_of(tmp_path, optim_8bit=True), lambda device: "RuntimeError: no kernel")
+
+    assert wanted.settings["optim_8bit"].effective is True
+    assert fallen.settings["optim_8bit"].effective is False
+    assert "8-bit state would be" in fallen.settings["optim_8bit"].why
+    assert "no kernel" in json.loads(start.layout.plan.read_text())["settings"]["optim_8bit"]["why"]
+
+
+def test_nobody_tries_what_nobody_wants(tmp_path):
+    """On the CPU, unasked, no step of 8-bit AdamW is made and its library not imported."""
+
+    def probe(device):
+        raise AssertionError("tried")
+
+    assert (
+        settled_on(CARD, start_of(tmp_path, optim_8bit=False), probe)[2].settings["optim_8bit"].requested
+        is False
+    )
+    job, _ = opened(start_of(tmp_path))
+    settle_plan(job, start_of(tmp_path), store_of(start_of(tmp_path).layout, start_of(tmp_path)), probe=probe)
+
+
+def test_a_choice_by_size_stays_on_a_larger_card(tmp_path):
+    """A job begun with 8-bit state goes on with it where 32 bits would fit, if it works there."""
+    start = start_of(tmp_path, mixed_precision="no")
+    job, ledger, plan = settled_on(CARD, start)
+    drive_opened(prepare(job, plan, ledger), start, plan, store_of(start.layout, start), stop_at=4)
+    larger = dataclasses.replace(CARD, memory_bytes=1 << 40)
+    again = start_of(tmp_path, attempt=2, mixed_precision="no")
+    _, _, resumed = settled_on(larger, again)
+
+    assert resumed.settings["optim_8bit"] == plan.settings["optim_8bit"]
+    with pytest.raises(HardwareUnfit, match="no kernel"):
+        settled_on(larger, again, lambda device: "no kernel")

@@ -50,6 +50,8 @@ def test_a_job_from_start_to_outcome(finished):
     digest, size = sha256_tree(rank.layout.artifacts / "weights")
 
     assert (facts["step"], facts["counters"]["updates"], facts["counters"]["examples"]) == (4, 4, 16)
+    assert (facts["optimizer"]["class"], facts["optimizer"]["fused"]) == ("AdamW", True)
+    assert [row["dtype"] for row in facts["optimizer"]["groups"][0]["state"]] == ["float32"]
     assert (output["name"], output["sha256"], output["bytes"]) == ("weights", digest, size)
     assert facts["replay"] == {"asked": 2, "same": True}
     assert [row["phase"] for row in rows(rank)] == ["examine", "train", "export", "replay"]
