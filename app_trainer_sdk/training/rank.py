@@ -27,13 +27,14 @@ from app_trainer_sdk.paths import JobDirectory
 from app_trainer_sdk.plan import Plan
 from app_trainer_sdk.start import Start
 from app_trainer_sdk.training.checkpoint import CheckpointStore, load_checkpoint
-from app_trainer_sdk.training.distributed import Team, ending, meet
 from app_trainer_sdk.training.drive import Desk, Drive, is_trained, pick_for_export
 from app_trainer_sdk.training.ema import averaged
+from app_trainer_sdk.training.meeting import ending, meet
 from app_trainer_sdk.training.memory import Ledger, Row, probe_for
 from app_trainer_sdk.training.metrics import append_line
 from app_trainer_sdk.training.opening import Opened, identity_of, open_job, prepare, settle_plan, store_of
 from app_trainer_sdk.training.optimizer_state import described
+from app_trainer_sdk.training.team import Team
 from app_trainer_sdk.values import JSON, Artifact
 
 

@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 from app_trainer_sdk.hyperparameters import Hyperparameters
 from app_trainer_sdk.training import ema, optimizer_state
-from app_trainer_sdk.training.distributed import Replica, Team
 from app_trainer_sdk.training.ema import WeightAverage
 from app_trainer_sdk.training.model_state import Buffers, load_tensors, saved_tensors, ties
 from app_trainer_sdk.training.order import Order
+from app_trainer_sdk.training.replica import Replica
+from app_trainer_sdk.training.team import Team
 from app_trainer_sdk.training.wrap import LossModule
 from app_trainer_sdk.values import Dataset, Modules, Snapshot
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from app_trainer_sdk.errors import Diverged, InternalError
 from app_trainer_sdk.hyperparameters import Hyperparameters
-from app_trainer_sdk.training import distributed, optim
+from app_trainer_sdk.training import meeting, optim
 from app_trainer_sdk.training.ema import WeightAverage
 from app_trainer_sdk.training.feed import Feed, Rows
 from app_trainer_sdk.training.model_state import Buffers
@@ -55,7 +55,7 @@ def begin(trainer: SupervisedTrainer, run: Run, saved: Snapshot | None) -> Super
         settings=settings, modules=modules, loss=loss, optimizer=optimizer,
         scaler=torch.amp.GradScaler(run.device.type) if settings.mixed_precision == "fp16" else None,
         order=_order(trainer, settings, len(train)), names=names, datasets={"train": train},
-        buffers=Buffers(modules.root), team=distributed.here(),
+        buffers=Buffers(modules.root), team=meeting.here(),
         parameters=[each for group in optimizer.param_groups for each in group["params"]],
     )  # fmt: skip
     if settings.ema_decay:

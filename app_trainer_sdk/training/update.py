@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from app_trainer_sdk.errors import BadData, InternalError
 from app_trainer_sdk.hyperparameters import Hyperparameters
 from app_trainer_sdk.training import optim
-from app_trainer_sdk.training.distributed import Agreement
 from app_trainer_sdk.training.feed import LoadedWindow, Microbatch, to_device
 from app_trainer_sdk.training.optimizer_state import check_state
 from app_trainer_sdk.training.randomness import Random, derive_seed, seed_torch
 from app_trainer_sdk.training.schedule import learning_rate
 from app_trainer_sdk.training.state import SupervisedState
+from app_trainer_sdk.training.team import Agreement
 from app_trainer_sdk.training.wrap import autocast
 from app_trainer_sdk.values import LossTerms, StepInfo
 

@@ -16,8 +16,9 @@ from torch.utils.checkpoint import checkpoint
 
 from app_trainer_sdk.errors import InternalError
 from app_trainer_sdk.hyperparameters import Hyperparameters
-from app_trainer_sdk.training.distributed import Replica, Team
 from app_trainer_sdk.training.randomness import Random
+from app_trainer_sdk.training.replica import Replica
+from app_trainer_sdk.training.team import Team
 from app_trainer_sdk.values import Batch, LossTerms, Modules
 
 if TYPE_CHECKING:

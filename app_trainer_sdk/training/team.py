@@ -1,16 +1,15 @@
-"""Owns what several ranks do together: how they meet, what they agree on, and gradients that become one.
+"""Owns what several ranks agree on: divisors, wishes to stop, metrics, and who goes first.
 
 A process that trains alone is a team of one, for which everything here costs nothing and asks nobody. No rank
 leaves the others alone in the middle of something: wishes to stop travel with the numbers of the next window,
-so all of them stop after the same update. This file must not know losses, optimizers, files or events.
+so all of them stop after the same update. This file must not know losses, optimizers, files or events, nor how
+ranks found each other.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime
-import inspect
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,12 +17,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-from torch._C._distributed_c10d import PrefixStore, Store, TCPStore  # torch.distributed's, with their types
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore, Store  # torch.distributed's, with their types
 
-from app_trainer_sdk.errors import InternalError, PeerFailed, StopReason, StopRequested, origins
-from app_trainer_sdk.training.feed import Microbatch
+from app_trainer_sdk.errors import InternalError, PeerFailed, StopReason, StopRequested
 from app_trainer_sdk.training.metrics import read_numbers
 from app_trainer_sdk.values import LossTerms
 
@@ -32,16 +29,7 @@ Pairs = Mapping[str, tuple[Tensor | float, Tensor | float]]
 POLL_SECONDS = 0.02
 #: Longer than any save or start that others wait for. A rank that ended is noticed by the supervisor at once.
 COLLECTIVE_TIMEOUT = datetime.timedelta(hours=2)
-MEETING_TIMEOUT = datetime.timedelta(seconds=2)
 REASONS: tuple[StopReason, ...] = ("interrupted", "deadline", "canceled")
-#: How libraries say that the other end of a collective is gone.
-PEER_WORDS = ("gloo", "nccl", "connection closed by peer", "connection reset by peer", "broken pipe")
-#: Torch 2.13 gave the option another name; once it is the oldest supported, the second one may go.
-FORWARD_SYNC = next(
-    name
-    for name in ("forward_sync_buffers", "broadcast_buffers")
-    if name in inspect.signature(DistributedDataParallel).parameters
-)
 
 
 @dataclass(frozen=True)
@@ -238,158 +226,6 @@ class Team:
         while not self._store.check(names):
             check()
             time.sleep(POLL_SECONDS)
-
-
-class Replica:
-    """This rank's copy of the model with its loss, whose gradients become the sum over all ranks.
-
-    Torch's DDP carries them while the last backward of an update still runs, where that can be. Where a rank
-    has no such backward (no rows, no units) or a parameter may lack a gradient, a pass over nothing does.
-
-    Args:
-        loss: model and loss.
-        team: the ranks.
-        may_lack: whether a parameter need not have a gradient in every backward.
-    """
-
-    def __init__(self, loss: nn.Module, team: Team, *, may_lack: bool = False) -> None:
-        self._team = team
-        self._may_lack = may_lack
-        self._parameters = [each for each in loss.parameters() if each.requires_grad]
-        # Buffers are made equal once an update is applied, and not before each forward.
-        options: dict[str, Any] = {FORWARD_SYNC: False}
-        self._parallel = DistributedDataParallel(_Anchored(loss), **options)
-        # DDP lays out its buckets anew after its first backward, and sums depend on the layout in their last
-        # bit: it is final before the first update, of a fresh run as of a resumed one.
-        for _ in range(2):
-            self._pass_over_nothing()
-        for parameter in self._parameters:
-            parameter.grad = None
-
-    def __call__(self, *arguments: Any) -> LossTerms:
-        """The loss of a microbatch."""
-        terms: LossTerms = self._parallel(*arguments)
-        return terms
-
-    def quiet(self) -> contextlib.AbstractContextManager[None]:
-        """Inside, gradients add up on this rank alone."""
-        return self._parallel.no_sync()
-
-    def scaled(self, share: Tensor) -> Tensor:
-        """The loss to go backward from: DDP divides by the number of ranks what is to be a sum."""
-        return share * self._team.size
-
-    def overlaps(self, microbatches: Sequence[Microbatch], *, first: bool) -> bool:
-        """Whether the last microbatch's backward can carry the gradients of the update."""
-        has_backward = bool(microbatches) and microbatches[-1].batch.units > 0
-        return has_backward and not self._careful(first)
-
-    def refuse_unfinished(self) -> None:
-        """Raise when a parameter had no gradient in the backward that was to carry all of them."""
-        try:
-            self._parallel.reducer._check_reducer_finalized()
-        except RuntimeError as error:
-            raise InternalError(
-                f"a microbatch gave no gradient to some trainable parameter: {error}",
-                expected="a gradient for every one, or its name in may_lack_gradient of the trainer",
-            ) from error
-
-    def reduce(self, *, first: bool) -> None:
-        """Sum up the gradients of all ranks now; one that no rank has stays away."""
-        there = [True] * len(self._parameters)
-        if self._careful(first):
-            there = self._team.anywhere([each.grad is not None for each in self._parameters])
-        self._pass_over_nothing()
-        for parameter, is_there in zip(self._parameters, there, strict=True):
-            if not is_there:
-                parameter.grad = None
-
-    def _careful(self, first: bool) -> bool:
-        """Before the first update nobody knows yet whether every parameter gets a gradient."""
-        return first or self._may_lack
-
-    def _pass_over_nothing(self) -> None:
-        self._parallel(None, None).backward()
-
-
-class _Anchored(nn.Module):
-    """Model and loss, or with no batch a scalar that every parameter has the gradient zero of."""
-
-    def __init__(self, loss: nn.Module) -> None:
-        super().__init__()
-        self.loss = loss
-
-    def forward(self, batch: Any, random: Any) -> Any:
-        if batch is not None:
-            return self.loss(batch, random)
-        trainable = [each for each in self.parameters() if each.requires_grad]
-        sums = torch.stack([each.sum().float() for each in trainable])
-        return (sums * 0.0).sum()
-
-
-_here = Team()
-
-
-def here() -> Team:
-    """The team of this process; torch's process groups are one for each process too."""
-    return _here
-
-
-def enter(team: Team) -> None:
-    """Make ``team`` that of this process."""
-    global _here  # as torch's own default group, which belongs to the process
-    _here = team
-
-
-def meet(
-    size: int,
-    check: Callable[[], None],
-    asked: Callable[[], StopRequested | None],
-    descriptor: int | None = None,
-) -> Team:
-    """Meet the other ranks where the environment says.
-
-    Args:
-        size: how many there are; alone there is nobody to meet.
-        check: called while rank 0 is not there yet.
-        asked: the wish to stop that this rank has heard.
-        descriptor: for rank 0, the socket that the supervisor bound for the meeting.
-    """
-    if size > 1:
-        rank = int(os.environ["RANK"])
-        enter(Team(rank, size, store=_open_store(rank, check, descriptor), asked=asked))
-    return here()
-
-
-def _open_store(rank: int, check: Callable[[], None], descriptor: int | None) -> Store:
-    """Rank 0's store. Each try is short, since rank 0 may be gone and a try cannot be interrupted."""
-    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    while True:
-        check()
-        try:
-            store = TCPStore(
-                host, port, is_master=rank == 0, wait_for_workers=False, timeout=MEETING_TIMEOUT,
-                master_listen_fd=descriptor if rank == 0 else None,
-            )  # fmt: skip
-        except dist.DistError:
-            if rank == 0:
-                raise
-            continue
-        store.set_timeout(COLLECTIVE_TIMEOUT)
-        return store
-
-
-def ending(error: BaseException, asked: StopRequested | None) -> BaseException:
-    """What an error on one of several ranks means: a collective breaks because another rank ended."""
-    if isinstance(error, StopRequested) or not any(map(_is_broken_collective, origins(error))):
-        return error
-    return asked if asked is not None else PeerFailed(f"another rank ended first: {error}")
-
-
-def _is_broken_collective(error: BaseException) -> bool:
-    if isinstance(error, dist.DistError):
-        return True
-    return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in PEER_WORDS)
 
 
 def _flags(asked: StopRequested | None) -> list[float]:

@@ -22,10 +22,11 @@ from torch import nn
 from torch_helpers import CPU, CountingToken, RecordingChannel, in_new_process, make_trainer, open_training
 
 from app_trainer_sdk.errors import ExitCode, InternalError, PeerFailed, StopRequested
-from app_trainer_sdk.training import distributed, supervised
+from app_trainer_sdk.training import meeting, supervised
 from app_trainer_sdk.training.checkpoint import CheckpointStore, load_checkpoint
-from app_trainer_sdk.training.distributed import Agreement, Team, ending
 from app_trainer_sdk.training.drive import Desk, Drive
+from app_trainer_sdk.training.meeting import ending
+from app_trainer_sdk.training.team import Agreement, Team, nobody_asked
 from app_trainer_sdk.values import LossTerms
 
 PLAIN = {
@@ -146,10 +147,10 @@ def _meet(rank: int, ranks: int, folder: Path, token: CountingToken | None = Non
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     if ranks > 1:
         store = torch.distributed.FileStore(str(max(folder.glob("meeting-*"))), ranks)
-        asked = (lambda: token.asked) if token else distributed.nobody_asked
-        distributed.enter(Team(rank, ranks, store=store, asked=asked))
-        distributed.here().connect(CPU, lambda: None)
-    return distributed.here()
+        asked = (lambda: token.asked) if token else nobody_asked
+        meeting.enter(Team(rank, ranks, store=store, asked=asked))
+        meeting.here().connect(CPU, lambda: None)
+    return meeting.here()
 
 
 def _updates(rank: int, ranks: int, folder: Path, make: str, options: dict[str, Any]) -> dict[str, Any]:
