@@ -10,11 +10,52 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, final
 
 READ_BYTES = 1 << 20
+
+
+class Disk(Protocol):
+    """What folders and files are made with; an argument, so that a test can make it fail."""
+
+    def make(self, folder: Path) -> None:
+        """Make a folder and those above it."""
+        ...
+
+    def write(self, path: Path, put: Callable[[Path], object]) -> None:
+        """Let ``put`` write the file ``path``."""
+        ...
+
+    def sync(self, path: Path) -> None:
+        """Make a file's bytes, or the names in a folder, durable."""
+        ...
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Give a file or folder another name."""
+        ...
+
+
+@final
+class RealDisk:
+    """The disk there is."""
+
+    def make(self, folder: Path) -> None:
+        """Make a folder and those above it."""
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def write(self, path: Path, put: Callable[[Path], object]) -> None:
+        """Let ``put`` write the file ``path``."""
+        put(path)
+
+    def sync(self, path: Path) -> None:
+        """Make a file's bytes, or the names in a folder, durable."""
+        sync_file(path)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Give a file or folder another name."""
+        source.rename(target)
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -35,8 +76,13 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 def write_json(path: Path, document: Any) -> None:
     """Write strict, indented JSON atomically; non-finite numbers become null."""
+    write_atomic(path, json_bytes(document))
+
+
+def json_bytes(document: Any) -> bytes:
+    """Strict, indented JSON; non-finite numbers become null."""
     text = json.dumps(finite(document), indent=2, ensure_ascii=False, allow_nan=False)
-    write_atomic(path, text.encode() + b"\n")
+    return text.encode() + b"\n"
 
 
 def read_json(path: Path) -> Any:

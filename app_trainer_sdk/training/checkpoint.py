@@ -15,13 +15,17 @@ place by one rename; it can be read without this library. This file must not kno
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import functools
+import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -34,8 +38,11 @@ from app_trainer_sdk.checkpoints import (
     inspect_checkpoint,
 )
 from app_trainer_sdk.errors import BadJob, DiskFull, InternalError, is_disk_full
-from app_trainer_sdk.files import read_json, remove_tree, sha256_file, sync_directory, sync_file, write_json
+from app_trainer_sdk.files import Disk, RealDisk, json_bytes, read_json, remove_tree, sha256_file
 from app_trainer_sdk.values import Snapshot
+
+#: How a folder says that it may not be written, as opposed to a disk that fails.
+FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR})
 
 
 class CheckpointStore:
@@ -44,16 +51,35 @@ class CheckpointStore:
     Args:
         directory: where ``step-*`` folders live; it may hold those of other runs, which are left alone.
         run: identifier of this job.
-        save_tensors: writes a safetensors file; an argument so that a test can make the disk fail.
+        disk: what they are written with.
     """
 
-    def __init__(
-        self, directory: Path, run: str, *, save_tensors: Callable[[dict[str, Tensor], str], None] = save_file
-    ) -> None:
+    def __init__(self, directory: Path, run: str, *, disk: Disk | None = None) -> None:
         self.directory = directory
         self.run = run
-        self._save_tensors = save_tensors
+        self._disk: Disk = disk or RealDisk()
         self._verified: dict[Path, Checkpoint] = {}
+
+    def prepare(self) -> None:
+        """Find out before training whether a checkpoint can be begun here.
+
+        Raises:
+            BadJob: the directory may not be written.
+            DiskFull: there is no space for a folder.
+            InternalError: the disk fails in another way.
+        """
+        probe = self.directory / f".step-probe.{os.getpid()}.tmp"
+        with _telling(f"looking whether {self.directory} can be written"):
+            try:
+                self._disk.make(probe)
+            except OSError as error:
+                if error.errno not in FORBIDDEN:
+                    raise
+                raise BadJob(
+                    f"no checkpoint can be written in {self.directory}: {error.strerror}",
+                    expected="a folder that can be written", setting="--job-dir, or what the folder allows",
+                ) from error  # fmt: skip
+        remove_tree(probe)
 
     def save(self, step: int, snapshot: Snapshot, documents: Mapping[str, Any]) -> Checkpoint:
         """Write a checkpoint and verify it. Nothing that was valid before is touched.
@@ -65,24 +91,18 @@ class CheckpointStore:
 
         Raises:
             DiskFull: no space; what was written for this checkpoint is removed.
+            InternalError: the disk failed in another way, or what was written does not read back.
         """
-        self.directory.mkdir(parents=True, exist_ok=True)
-        self.sweep()
         beside = self.directory / f".step-{step:08d}.{os.getpid()}.tmp"
-        try:
-            beside.mkdir()
-            self._write(beside, step, snapshot, documents)
-            saved = self._put_in_place(beside, step)
-        except BaseException as error:
-            remove_tree(beside)
-            if is_disk_full(error):
-                raise DiskFull(
-                    f"no space left while saving step {step} in {self.directory}", expected="free disk space"
-                ) from error
-            raise
-        if saved.problem:
-            raise InternalError(f"{saved.path.name} does not read back: {saved.problem}")
-        return saved
+        with _telling(f"saving step {step} in {self.directory}"):
+            try:
+                self.sweep()
+                self._disk.make(beside)
+                self._write(beside, step, snapshot, documents)
+                return self._put_in_place(beside, step)
+            except BaseException:
+                remove_tree(beside)
+                raise
 
     def sweep(self) -> None:
         """Remove what a killed process left half written."""
@@ -116,30 +136,39 @@ class CheckpointStore:
         valid = [each for each in mine if not each.problem]
         kept = {each.path for each in valid[:keep]} | {each.path for each in valid if each.step == best}
         removed = [each.path for each in mine if each.path not in kept] if valid else []
-        for path in removed:
-            self._verified.pop(path, None)
-            remove_tree(_move_aside(path))
+        with _telling(f"removing old checkpoints from {self.directory}"):
+            for path in removed:
+                self._verified.pop(path, None)
+                remove_tree(self._move_aside(path))
         return removed
 
     def _write(self, folder: Path, step: int, snapshot: Snapshot, documents: Mapping[str, Any]) -> None:
+        files = {}
         for section, tensors in _sections(snapshot).items():
             path = folder / f"{section}.safetensors"
-            self._save_tensors(tensors, str(path))
-            sync_file(path)
+            self._disk.write(path, functools.partial(save_file, tensors))
+            self._disk.sync(path)
+            _refuse_unreadable(path, tensors)
+            files[path.name] = {"size": path.stat().st_size, "sha256": sha256_file(path)}
         for name, document in {STATE: snapshot.values, **documents}.items():
-            write_json(folder / name, document)
-        files = {
-            path.name: {"size": path.stat().st_size, "sha256": sha256_file(path)}
-            for path in sorted(folder.iterdir())
-        }
+            files[name] = self._write_document(folder / name, document)
         manifest = {"schema": CHECKPOINT_SCHEMA, "run": self.run, "step": step, "files": files}
-        write_json(folder / MANIFEST, manifest)
+        self._write_document(folder / MANIFEST, manifest)
+        self._disk.sync(folder)
+
+    def _write_document(self, path: Path, document: Any) -> dict[str, Any]:
+        data = json_bytes(document)
+        self._disk.write(path, lambda path: path.write_bytes(data))
+        self._disk.sync(path)
+        return {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
     def _put_in_place(self, beside: Path, step: int) -> Checkpoint:
+        _refuse_problem(inspect_checkpoint(beside, digests=False))  # they are of what was just written
         place = self._place(step)
-        beside.rename(place)
-        sync_directory(self.directory)
-        saved = inspect_checkpoint(place, digests=False)  # they were just computed from the same files
+        self._disk.rename(beside, place)
+        self._disk.sync(self.directory)
+        saved = inspect_checkpoint(place, digests=False)
+        _refuse_problem(saved)
         self._verified[place] = saved
         self.sweep()
         return saved
@@ -155,11 +184,18 @@ class CheckpointStore:
                 continue
             there = inspect_checkpoint(folder)
             if there.problem and there.run in ("", self.run):
-                _move_aside(folder)
+                self._move_aside(folder)
             else:
                 numbers.append(there.number)
         suffix = f"-{max(numbers) + 1}" if numbers else ""
         return self.directory / f"step-{step:08d}{suffix}"
+
+    def _move_aside(self, path: Path) -> Path:
+        """Out of the way at once: a kill in the middle must not leave half a checkpoint under its name."""
+        aside = path.with_name(f".{path.name}.old.tmp")
+        remove_tree(aside)
+        self._disk.rename(path, aside)
+        return aside
 
 
 def load_checkpoint(checkpoint: Checkpoint) -> Snapshot:
@@ -183,12 +219,29 @@ def copied(snapshot: Snapshot) -> Snapshot:
     return Snapshot(tensors, json.loads(json.dumps(snapshot.values)))
 
 
-def _move_aside(path: Path) -> Path:
-    """Out of the way at once: a kill in the middle must not leave half a checkpoint under its name."""
-    aside = path.with_name(f".{path.name}.old.tmp")
-    remove_tree(aside)
-    path.rename(aside)
-    return aside
+@contextlib.contextmanager
+def _telling(act: str) -> Iterator[None]:
+    """Inside, what the disk refuses becomes an error that says what was being done."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        if is_disk_full(error):
+            raise DiskFull(f"no space left while {act}", expected="free disk space") from error
+        raise InternalError(
+            f"{act} failed: {error}", expected="a disk that takes it; the checkpoints before it are kept"
+        ) from error
+
+
+def _refuse_unreadable(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Its digest is taken from the file as it is, so a file cut short must not get that far."""
+    with safe_open(path, framework="pt") as file:
+        if set(file.keys()) != tensors.keys():
+            raise InternalError(f"{path.name} does not read back", expected="the tensors that were saved")
+
+
+def _refuse_problem(written: Checkpoint) -> None:
+    if written.problem:
+        raise InternalError(f"{written.path.name} does not read back: {written.problem}")
 
 
 def _sections(snapshot: Snapshot) -> dict[str, dict[str, Tensor]]:

@@ -91,9 +91,12 @@ def settle_plan(
         probe: tells why 8-bit AdamW does not work on a device; asked only when the plan wants it.
 
     Raises:
-        BadJob: a checkpoint exists and this start would not continue it exactly; all differences are told.
+        BadJob: a checkpoint exists and this start would not continue it exactly; all differences are told. Or
+            none can be written.
         InternalError: there are checkpoints of this job and not one of them is whole.
+        DiskFull: there is no room to begin one.
     """
+    store.prepare()
     checkpoint, skipped = store.newest()
     if checkpoint is None:
         _refuse_to_start_over(store, skipped)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import shutil
@@ -12,12 +11,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import save_file
 from torch import nn
-from torch_helpers import drive, in_new_process, make_trainer, open_training, same_tensors, train
+from torch_helpers import in_new_process, make_trainer, open_training, same_tensors, train
 
 from app_trainer_sdk.checkpoints import inspect_checkpoint
-from app_trainer_sdk.errors import BadJob, DiskFull, InternalError
+from app_trainer_sdk.errors import BadJob, InternalError
 from app_trainer_sdk.training import supervised
 from app_trainer_sdk.training.checkpoint import CheckpointStore, copied, load_checkpoint
 from app_trainer_sdk.values import Modules, Snapshot
@@ -216,65 +214,6 @@ class TestRetention:
 
         expected = sorted(whole, reverse=True)[:keep]
         assert steps(directory) == sorted({*expected, *({best_step} & set(whole))}, reverse=True)
-
-
-class TestDiskFull:
-    @staticmethod
-    def failing(tensors, path):
-        if "optimizer" not in path:
-            save_file(tensors, path)
-            return
-        Path(path).write_bytes(b"half of it")
-        raise OSError(errno.ENOSPC, "No space left on device", path)
-
-    def test_the_previous_one_still_loads(self, tmp_path):
-        """C3: ENOSPC halfway through step 300 with keep=1 leaves step 200 whole and no temporary file."""
-        store_with(tmp_path, 200)
-        store = CheckpointStore(tmp_path, "mine", save_tensors=self.failing)
-        with pytest.raises(DiskFull, match="no space left while saving step 300") as told:
-            store.save(300, snapshot(), DOCUMENTS)
-
-        assert int(told.value.code) == 73
-        assert [each.name for each in tmp_path.iterdir()] == ["step-00000200"]
-        assert load_checkpoint(store.newest()[0]).tensors["model/w"][0] == 200.0
-
-    def test_a_run_reports_it(self, tmp_path):
-        """C3: training ends with the disk's error, and goes on from the last checkpoint when there is room."""
-        trainer = make_trainer(lambda run: nn.Linear(1, 1), _line_loss, [1.0] * 8)
-        job = {"updates": 4, "global_batch": 2, "checkpoint_every": 2, "checkpoints_kept": 1}
-        whole = train(trainer, tmp_path / "whole", **job)
-        full = open_training(trainer, tmp_path / "full", **job)
-
-        def save_once(tensors, path):
-            if "00000004" in path:
-                self.failing(tensors, path)
-            save_file(tensors, path)
-
-        full.store = CheckpointStore(full.layout.checkpoints, "test-job", save_tensors=save_once)
-        with pytest.raises(DiskFull):
-            drive(full)
-        kept = steps(full.layout.checkpoints, "test-job")
-        resumed = train(trainer, tmp_path / "full", **job)
-
-        assert kept == [2]
-        assert resumed.metrics() == whole.metrics()
-        assert same_tensors(resumed.snapshot().section("model"), whole.snapshot().section("model"))
-
-    def test_any_other_error_leaves_nothing_behind(self, tmp_path):
-        """C3: whatever interrupts a save, what it had written is removed and the error stays what it was."""
-
-        def stop(tensors, path):
-            raise KeyboardInterrupt
-
-        store_with(tmp_path, 1)
-        with pytest.raises(KeyboardInterrupt):
-            CheckpointStore(tmp_path, "mine", save_tensors=stop).save(2, snapshot(), DOCUMENTS)
-
-        assert [each.name for each in tmp_path.iterdir()] == ["step-00000001"]
-
-
-def _line_loss(modules, values, random):
-    return (modules.root(torch.tensor(values).unsqueeze(-1)) - 1.0).pow(2).sum()
 
 
 class Tied(nn.Module):
