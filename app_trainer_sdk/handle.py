@@ -7,7 +7,7 @@ torch; ``device`` and ``dtype`` are put in by the rank.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,6 +59,7 @@ class Run:
         check: raises ``StopRequested`` when somebody asked to stop. Cheap: call it in every long loop.
         progress: reports ``(label, done, total)`` of a long operation.
         phase: the memory ledger as a context manager, for a scope of your own.
+        changed: what resumes of this job were allowed to change: field, saved, now, and after which step.
     """
 
     settings: Any
@@ -75,6 +76,7 @@ class Run:
     check: Callable[[], None] = _no_check
     progress: Callable[[str, int, int | None], None] = _no_progress
     phase: Callable[[str], AbstractContextManager[Any]] = _no_ledger
+    changed: Sequence[Mapping[str, JSON]] = ()
 
     def random(self, *key: str | int) -> Random:
         """Randomness for one position, such as ``run.random("caption", index)``."""

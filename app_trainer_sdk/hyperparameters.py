@@ -62,6 +62,17 @@ class Hyperparameters(BaseModel):
         "auto", "Microbatches that one rank adds up before an update.", unit="microbatches"
     )
 
+    # Which examples, and in which order.
+    sampling: Literal["auto", "shuffled", "weighted", "sequential"] = setting(
+        "auto",
+        "Rows of an epoch: each once in random order, drawn with replacement by the dataset's weights, or each "
+        "once as they stand.",
+    )
+    batching: Literal["mixed", "by_length", "by_group"] = setting(
+        "mixed",
+        "How an epoch is cut into global batches: as it comes, by similar length, or by group.",
+    )
+
     # How far each step goes.
     optimizer: Literal["adamw", "sgd"] = setting("adamw", "The optimizer.")
     learning_rate: Annotated[float, Field(gt=0, le=1e9)] = setting(
@@ -146,7 +157,8 @@ class Hyperparameters(BaseModel):
 
     def contradictions(self) -> list[Problem]:
         """Settings that are fine alone and impossible together."""
-        problems = [*_duration_problems(self), *_batch_problems(self), *_optimizer_problems(self)]
+        problems = [*_duration_problems(self), *_batch_problems(self), *_order_problems(self)]
+        problems += _optimizer_problems(self)
         return [*problems, *self.own_contradictions()]
 
     @classmethod
@@ -221,6 +233,16 @@ def _batch_problems(settings: Hyperparameters) -> list[Problem]:
         expected = f"{name} to divide global_batch, since global_batch = microbatch × "
         expected += "gradient_accumulation_steps × replicas"
     return [Problem("/global_batch", found, expected)]
+
+
+def _order_problems(settings: Hyperparameters) -> list[Problem]:
+    found = f"{settings.batching!r} with sampling {settings.sampling!r}"
+    if settings.sampling == "sequential" and settings.batching != "mixed":
+        return [Problem("/batching", found, "'mixed', since any other changes the dataset's order")]
+    if settings.sampling == "weighted" and settings.batching == "by_group":
+        expected = "'mixed' or 'by_length', since nobody knows how many rows of a group are drawn"
+        return [Problem("/batching", found, expected)]
+    return []
 
 
 def _optimizer_problems(settings: Hyperparameters) -> list[Problem]:

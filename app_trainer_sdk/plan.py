@@ -15,6 +15,7 @@ from app_trainer_sdk.errors import BadData, BadJob, HardwareUnfit, Problem
 from app_trainer_sdk.hyperparameters import Hyperparameters, batch_equation
 from app_trainer_sdk.tradeoffs import CompileTimes, choose_compile, choose_eight_bit, trained_parameters
 from app_trainer_sdk.values import JSON
+from app_trainer_sdk.windows import examples_seen, group_window_sizes, updates_per_epoch
 
 PLAN_SCHEMA = "app.trainer.plan/v1"
 FOLLOWS = "follows from global batch = microbatch × accumulation × replicas"
@@ -45,12 +46,21 @@ class DeviceFacts:
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What is known of the data before training: rows, their fingerprint, and the least rows of a batch."""
+    """What is known of the data before training, and what the trainer asks of a batch.
+
+    Attributes:
+        rows: training rows, or None when the work is not counted in rows.
+        fingerprint: digest of the data.
+        minimum_rows: least rows of a microbatch.
+        coupled_rows: whether rows see each other, so that a batch is never split.
+        group_sizes: rows of each group, where they are known.
+    """
 
     rows: int | None
     fingerprint: str = ""
     minimum_rows: int = 1
     coupled_rows: bool = False
+    group_sizes: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -147,7 +157,9 @@ def resolve_plan(
     batch = _batch(settings, replicas, data)
     knobs |= batch
     total = _number(batch["global_batch"])
-    per_epoch = _windows(data, total)
+    knobs |= _order(settings)
+    groups = _groups(settings, trainer, data)
+    per_epoch = _windows(data, total, groups)
     knobs |= _duration(settings, per_epoch)
     updates = _number(knobs["updates"])
     knobs |= _cadence(settings, updates) | _machine(settings, device)
@@ -160,7 +172,7 @@ def resolve_plan(
     micro, steps = _number(knobs["microbatch"]), _number(knobs["gradient_accumulation_steps"])
     return Plan(
         trainer=trainer, trainer_version=trainer_version, model=model, method=method, updates=updates,
-        examples_per_update=total, examples_seen=_examples_seen(updates, total, data.rows, per_epoch),
+        examples_per_update=total, examples_seen=_examples_seen(settings, updates, total, data, groups),
         rows=data.rows, updates_per_epoch=per_epoch, replicas=replicas,
         threads=max(1, device.cores // replicas) if device.kind == "cpu" else device.cores,
         precision=str(knobs["mixed_precision"].effective), device=f"{device.kind}: {device.name}",
@@ -169,19 +181,15 @@ def resolve_plan(
     )  # fmt: skip
 
 
-def updates_per_epoch(rows: int, global_batch: int, minimum_rows: int = 1) -> int:
-    """Updates that one pass makes. The last window is short, or merged when shorter than ``minimum_rows``."""
-    full, rest = divmod(rows, global_batch)
-    return full + (1 if rest >= minimum_rows else 0)
-
-
 def plan_lines(plan: Plan) -> list[str]:
     """The plan as a person reads it."""
     rows = "" if plan.rows is None else f" of {plan.rows:,} rows ({plan.updates_per_epoch:,} updates a pass)"
-    seen = f"{plan.updates:,} updates × {plan.examples_per_update:,} = {plan.examples_seen:,} examples seen"
+    product = plan.updates * plan.examples_per_update
+    uneven = "" if product == plan.examples_seen else f"{product:,}, and with short or merged windows "
+    seen = f"{plan.updates:,} updates × {plan.examples_per_update:,} = {uneven}{plan.examples_seen:,}"
     lines = [
         f"plan: {plan.trainer} {plan.trainer_version}, {plan.model}, {plan.method}, on {plan.device}",
-        f"  {seen}{rows}",
+        f"  {seen} examples seen{rows}",
         f"  microbatch × accumulation × replicas: {plan.batch}",
     ]
     for name, knob in plan.settings.items():
@@ -274,7 +282,30 @@ def _accumulation(settings: Hyperparameters, at_once: int) -> tuple[int, str]:
     return max(1, settings.global_batch // at_once), FOLLOWS
 
 
-def _windows(data: DataFacts, total: int) -> int | None:
+def _order(settings: Hyperparameters) -> dict[str, Effective]:
+    if settings.sampling != "auto":
+        return {"sampling": Effective(settings.sampling, settings.sampling, "asked for")}
+    return {"sampling": Effective("auto", "shuffled", "every row once an epoch, each time in another order")}
+
+
+def _groups(settings: Hyperparameters, trainer: str, data: DataFacts) -> Sequence[int]:
+    """Rows of each group when batches have rows of one group only; else nothing."""
+    if settings.batching != "by_group":
+        return ()
+    if not data.group_sizes or sum(data.group_sizes) != data.rows:
+        found = f"'by_group', and the trainer {trainer} tells groups of {list(data.group_sizes)[:8]} rows "
+        wrong = Problem("/hyperparameters/batching", found + f"for {data.rows} rows", "another batching")
+        raise BadJob("the updates of an epoch cannot be counted:", problems=[wrong])
+    if min(data.group_sizes) < data.minimum_rows:
+        raise BadData(
+            f"a group of the training split has {min(data.group_sizes)} rows",
+            expected=f"at least {data.minimum_rows}, the fewest rows this trainer can train on at once",
+            setting="/hyperparameters/batching or the dataset",
+        )  # fmt: skip
+    return data.group_sizes
+
+
+def _windows(data: DataFacts, total: int, groups: Sequence[int]) -> int | None:
     if data.rows is None:
         return None
     if data.rows < total:
@@ -283,6 +314,8 @@ def _windows(data: DataFacts, total: int) -> int | None:
             expected="at least one global batch of rows",
             setting="/hyperparameters/global_batch or the dataset",
         )
+    if groups:
+        return len(group_window_sizes(groups, total, data.minimum_rows))
     return updates_per_epoch(data.rows, total, data.minimum_rows)
 
 
@@ -354,8 +387,9 @@ def _choose(settings: Hyperparameters, name: str, value: JSON, why: str) -> Effe
     return Effective(asked, value, why) if asked == "auto" else Effective(asked, asked, "asked for")
 
 
-def _examples_seen(updates: int, total: int, rows: int | None, per_epoch: int | None) -> int:
-    if rows is None or per_epoch is None:
+def _examples_seen(
+    settings: Hyperparameters, updates: int, total: int, data: DataFacts, groups: Sequence[int]
+) -> int:
+    if data.rows is None:
         return updates * total
-    epochs, rest = divmod(updates, per_epoch)
-    return epochs * rows + rest * total
+    return examples_seen(updates, data.rows, total, data.minimum_rows, groups=groups, seed=settings.seed)

@@ -56,15 +56,23 @@ class Examination:
         rows: training rows, or None when the trainer's work is not counted in rows.
         fingerprint: digest of the data; a resume with another one is refused.
         facts: JSON for the report: rows of each split, leak check, masked rows.
+        group_sizes: training rows of each group in the order of the groups' names; a job with ``batching``
+            ``by_group`` needs them, since the number of updates follows from them.
     """
 
     rows: int | None
     fingerprint: str = ""
     facts: Mapping[str, JSON] = field(default_factory=dict)
+    group_sizes: Sequence[int] = ()
 
 
 class Dataset(Protocol):
-    """A map-style dataset. ``item`` is a pure function of ``index`` and ``random``."""
+    """A map-style dataset. ``item`` is a pure function of ``index`` and ``random``.
+
+    Where it can, it offers one value for each row as an array: ``weights()`` for ``sampling`` ``weighted``,
+    ``lengths()`` for ``batching`` ``by_length``, ``groups()`` (numbers or strings) for ``by_group``. The
+    training split is asked once before training; a job whose settings need what it has not is refused.
+    """
 
     def __len__(self) -> int:
         """Number of rows."""

@@ -188,7 +188,7 @@ def rows_as_trained(steps: int) -> list[dict[str, str]]:
     from app_trainer_sdk.training.order import Order
 
     known = rows(steps)
-    return [known[index] for index in Order(len(known), BATCH, seed=SEED).permutation(0)]
+    return [known[index] for index in Order(len(known), BATCH, seed=SEED).epoch(0).ids]
 
 
 def text_run(options: argparse.Namespace) -> Any:

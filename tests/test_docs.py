@@ -5,8 +5,11 @@ from __future__ import annotations
 import importlib.util
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+from torch import nn
+from torch_helpers import make_trainer, train
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -25,6 +28,31 @@ def test_write_a_trainer_quotes_the_code_that_new_writes():
         assert block.rstrip() in code
     for method in ("build_model", "dataset", "collate", "loss", "export", "replay"):
         assert f"def {method}(" in told
+
+
+def test_the_code_of_the_page_on_data_runs(tmp_path):
+    """The dataset of the page is drawn by weight and batched by length and by group."""
+    code = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "data.md").read_text(), flags=re.DOTALL)
+    names: dict[str, Any] = {}
+    exec("".join(code), names)  # the page itself
+    sizes = [(1 + row % 5, 1 + row % 3) for row in range(40)]
+    pictures = names["Pictures"](sizes, [row % 2 for row in range(40)])
+    trainer = make_trainer(
+        lambda run: nn.Linear(1, 1, bias=False),
+        lambda modules, values, random: modules.root.weight.sum(),
+        pictures,
+    )
+    seen = {}
+    for asked in ({"sampling": "weighted"}, {"batching": "by_length"}, {"batching": "by_group"}):
+        (name,) = asked.values()
+        train(trainer, tmp_path / name, global_batch=2, microbatch=2, epochs=1, **asked)
+        seen[name], trainer.trained[:] = list(trainer.trained), []
+    lengths, groups = pictures.lengths(), pictures.groups()
+    differences = [max(lengths[rows]) - min(lengths[rows]) for rows in seen["by_length"]]
+
+    assert {row % 2 for rows in seen["weighted"] for row in rows} == {1}
+    assert sum(differences) / len(differences) < 2 < max(lengths) - min(lengths)
+    assert {len({groups[row] for row in rows}) for rows in seen["by_group"]} == {1}
 
 
 def test_the_reference_is_generated_from_the_code():

@@ -12,9 +12,11 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from app_trainer_sdk.contract import SupervisedTrainer, Trainer
 from app_trainer_sdk.contract_check import check_trainer_class
+from app_trainer_sdk.hyperparameters import Hyperparameters
 from app_trainer_sdk.testing.processes import environment
 from app_trainer_sdk.testing.subject import Subject, open_in_this_process, refuse_if_not
 from app_trainer_sdk.testing.verdict import BrokenPromise
@@ -81,13 +83,27 @@ def examine(subject: Subject) -> str | None:
     json.dumps(dict(first.facts), allow_nan=False)
     if issubclass(subject.trainer_class, SupervisedTrainer):
         trainer, run = subject.supervised()
-        rows = len(trainer.dataset(run, "train"))
-        if first.rows != rows:
+        dataset = trainer.dataset(run, "train")
+        if first.rows != len(dataset):
             raise BrokenPromise(
-                f"examine counts {first.rows} rows and dataset('train') has {rows}", expected="the same number",
-                setting="examine",
+                f"examine counts {first.rows} rows and dataset('train') has {len(dataset)}",
+                expected="the same number", setting="examine",
             )  # fmt: skip
+        _refuse_other_groups(first, dataset, trainer.name)
     return None if first.rows is None else f"{first.rows} rows"
+
+
+def _refuse_other_groups(told: Examination, dataset: Any, name: str) -> None:
+    from app_trainer_sdk.training.row_facts import read_row_facts
+
+    if not told.group_sizes or not hasattr(dataset, "groups"):
+        return
+    sizes = read_row_facts(dataset, Hyperparameters(batching="by_group"), name).group_sizes
+    if list(told.group_sizes) != sizes:
+        raise BrokenPromise(
+            f"examine tells groups of {list(told.group_sizes)} rows, and dataset('train') of {sizes}",
+            expected="the same, in the order of the groups' names", setting="examine",
+        )  # fmt: skip
 
 
 def two_updates(subject: Subject) -> str:

@@ -70,6 +70,18 @@ class ToyRows:
             base = base * float("nan")
         return {"x": base + noise, "y": base.sum() + random.python.random() * self._settings.noise, "w": weight}
 
+    def weights(self) -> list[int]:
+        """Every fourth row is never drawn, and of the rest some three times as often as others."""
+        return [number % 4 for number in range(self._count)]
+
+    def lengths(self) -> list[int]:
+        """Made up, with many of each."""
+        return [number * 7 % 13 for number in range(self._count)]
+
+    def groups(self) -> list[str]:
+        """Three groups."""
+        return ["abc"[number % 3] for number in range(self._count)]
+
 
 @final
 class ToyTrainer(SupervisedTrainer):
@@ -84,7 +96,9 @@ class ToyTrainer(SupervisedTrainer):
     artifacts = {"full": ("weights",)}  # noqa: RUF012
 
     def examine(self, run: Run) -> Examination:
-        return Examination(rows=run.settings.rows, fingerprint=f"toy-{run.settings.rows}")
+        rows = run.settings.rows
+        sizes = [len(range(first, rows, 3)) for first in range(min(3, rows))]
+        return Examination(rows=rows, fingerprint=f"toy-{rows}", group_sizes=sizes)
 
     def build_model(self, run: Run, *, weights: bool) -> Modules:
         from torch import nn

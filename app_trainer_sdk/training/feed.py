@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 PARENT_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
 
-#: What a loader is asked for: the epoch and the row numbers of one microbatch.
-Request = tuple[int, tuple[int, ...]]
+#: What a loader is asked for: the epoch and the row numbers of one microbatch. Where an epoch may have a row
+#: twice, also the first one's place in the order, so that each time the row is drawn it is augmented anew.
+Request = tuple[int, tuple[int, ...]] | tuple[int, tuple[int, ...], int]
 
 
 @dataclass(frozen=True)
@@ -78,9 +79,13 @@ class Rows:
         self.uses_global_random = bool(getattr(dataset, "uses_global_random", False))
 
     def __getitem__(self, request: Request) -> Batch:
-        epoch, indices = request
+        epoch, indices, *first = request
         item = self._seeded_item if self.uses_global_random else self.dataset.item
-        items = [item(index, Random(self.seed, "item", epoch, index)) for index in indices]
+        draws = [(first[0] + number,) for number in range(len(indices))] if first else [()] * len(indices)
+        items = [
+            item(index, Random(self.seed, "item", epoch, index, *draw))
+            for index, draw in zip(indices, draws, strict=True)
+        ]
         return self.trainer.collate(self.run, items)
 
     def _seeded_item(self, index: int, random: Random) -> Any:
@@ -131,6 +136,8 @@ class Feed:
             batches.close()
 
     def _cut(self, window: Window) -> list[tuple[int, int]]:
+        if self.rows.trainer.coupled_rows:
+            return [(0, len(window.ids))]  # a merged window is longer than a microbatch, and whole all the same
         return cut(len(window.ids), self.microbatch, minimum_rows=self.order.minimum_rows)
 
     def _share(self, pieces: list[tuple[int, int]]) -> list[tuple[int, tuple[int, int]]]:
@@ -142,7 +149,11 @@ class Feed:
         while True:
             window = self.order.window(position)
             for _, (start, end) in self._share(self._cut(window)):
-                yield window.epoch, tuple(window.ids[start:end].tolist())
+                indices = tuple(window.ids[start:end].tolist())
+                if self.order.repeats:
+                    yield window.epoch, indices, window.after - len(window.ids) + start
+                else:
+                    yield window.epoch, indices
             position = window.after
 
     def _read(self) -> Any:

@@ -125,7 +125,7 @@ def prepare(opened: Opened, plan: Plan, ledger: Ledger) -> Opened:
     """Put the plan's numbers into the handle and run the preparation phases."""
     torch.set_num_threads(plan.threads)
     run = dataclasses.replace(
-        opened.run, settings=plan.resolved(opened.asked), dtype=DTYPES[plan.precision]
+        opened.run, settings=plan.resolved(opened.asked), dtype=DTYPES[plan.precision], changed=plan.changed
     )  # fmt: skip
     run_phases(opened.trainer, run, ledger)
     return dataclasses.replace(opened, run=run)
@@ -168,7 +168,10 @@ def _refuse_to_start_over(store: CheckpointStore, skipped: Sequence[Checkpoint])
 def _resolve(opened: Opened, start: Start, saved: Plan | None, probe: Callable[[torch.device], str]) -> Plan:
     """The plan of this start; what it wants of the device is tried, and told or refused when it fails."""
     trainer = opened.trainer
-    data = DataFacts(rows=opened.examination.rows, fingerprint=opened.examination.fingerprint)
+    data = DataFacts(
+        rows=opened.examination.rows, fingerprint=opened.examination.fingerprint,
+        group_sizes=opened.examination.group_sizes,
+    )  # fmt: skip
     if isinstance(trainer, SupervisedTrainer):
         data = dataclasses.replace(data, minimum_rows=trainer.minimum_rows, coupled_rows=trainer.coupled_rows)
     resolve = functools.partial(

@@ -5,13 +5,14 @@ This file must not know how an update is computed, files or events.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from app_trainer_sdk.errors import BadJob
 from app_trainer_sdk.hyperparameters import Hyperparameters
 from app_trainer_sdk.training import ema, optimizer_state
 from app_trainer_sdk.training.ema import WeightAverage
@@ -20,7 +21,7 @@ from app_trainer_sdk.training.order import Order
 from app_trainer_sdk.training.replica import Replica
 from app_trainer_sdk.training.team import Team
 from app_trainer_sdk.training.wrap import LossModule
-from app_trainer_sdk.values import Dataset, Modules, Snapshot
+from app_trainer_sdk.values import JSON, Dataset, Modules, Snapshot
 
 
 @dataclass
@@ -82,11 +83,29 @@ def snapshot(state: SupervisedState) -> Snapshot:
     values: dict[str, Any] = {
         "counters": vars(state.counters).copy(),
         "optimizer": optimizer_values,
+        "order": {"digest": state.order.facts.digest()},
         "ties": ties(state.modules.root),
     }
     if state.scaler is not None:
         values["scaler"] = state.scaler.state_dict()
     return Snapshot(tensors, values)
+
+
+def refuse_other_order(order: Order, saved: Snapshot, changed: Sequence[Mapping[str, JSON]]) -> None:
+    """Raise when weights, lengths or groups of rows are not those the checkpoint was trained with.
+
+    A trainer's fingerprint of the data need not cover them. Where this resume was allowed to change something,
+    they may follow from it.
+    """
+    before = _mapping(saved.values["order"])["digest"]
+    now = order.facts.digest()
+    made = _mapping(saved.values["counters"])["updates"]
+    if before != now and not any(each["step"] == made for each in changed):
+        raise BadJob(
+            f"the digest of the training rows' weights, lengths or groups is {now!r}",
+            expected=f"{before!r}, as in the checkpoint, or resuming would not be exact",
+            setting="the dataset back, or give another --job-dir",
+        )  # fmt: skip
 
 
 def restore(state: SupervisedState, saved: Snapshot) -> None:

@@ -20,10 +20,11 @@ from app_trainer_sdk.training.feed import Feed, Rows
 from app_trainer_sdk.training.model_state import Buffers
 from app_trainer_sdk.training.order import Order
 from app_trainer_sdk.training.randomness import derive_seed, global_seeds
-from app_trainer_sdk.training.state import SupervisedState, restore
+from app_trainer_sdk.training.row_facts import read_row_facts
+from app_trainer_sdk.training.state import SupervisedState, refuse_other_order, restore
 from app_trainer_sdk.training.update import look_ahead, settle_update, start_update
 from app_trainer_sdk.training.wrap import replicate, wrap
-from app_trainer_sdk.values import Examination, Modules, Snapshot, StepInfo
+from app_trainer_sdk.values import Dataset, Examination, Modules, Snapshot, StepInfo
 
 if TYPE_CHECKING:
     from app_trainer_sdk.contract import SupervisedTrainer
@@ -31,14 +32,22 @@ if TYPE_CHECKING:
 
 
 def examine(trainer: SupervisedTrainer, run: Run) -> Examination:
-    """The length of the training split."""
-    return Examination(rows=len(trainer.dataset(run, "train")))
+    """The length of the training split, and its groups where batches are to be of one group."""
+    train = trainer.dataset(run, "train")
+    facts = read_row_facts(train, run.settings, trainer.name)
+    return Examination(rows=len(train), fingerprint=facts.digest(), group_sizes=facts.group_sizes)
 
 
 def begin(trainer: SupervisedTrainer, run: Run, saved: Snapshot | None) -> SupervisedState:
     """Build the state, or rebuild it from a snapshot; both start from the same seeds."""
     assert run.device is not None
     settings: Hyperparameters = run.settings
+    train = trainer.dataset(run, "train")
+    order = _order(trainer, settings, train)
+    team = meeting.here()
+    team.compare("a digest of the training rows' weights, lengths or groups", order.facts.digest(), run.check)
+    if saved is not None:
+        refuse_other_order(order, saved, run.changed)
     seed = derive_seed(settings.seed, "build")
     with global_seeds(seed, run.device):
         modules = trainer.build_model(run, weights=True)
@@ -47,15 +56,14 @@ def begin(trainer: SupervisedTrainer, run: Run, saved: Snapshot | None) -> Super
     loss = wrap(trainer, modules, settings, run.device)
     _check_batch_norm(trainer, modules.root)
     names = optim.parameter_names(modules.root)
-    train = trainer.dataset(run, "train")
     optimizer = optim.build_optimizer(
         trainer.parameter_groups(run, modules), settings, run.device, modules.root
     )
     state = SupervisedState(
         settings=settings, modules=modules, loss=loss, optimizer=optimizer,
         scaler=torch.amp.GradScaler(run.device.type) if settings.mixed_precision == "fp16" else None,
-        order=_order(trainer, settings, len(train)), names=names, datasets={"train": train},
-        buffers=Buffers(modules.root), team=meeting.here(),
+        order=order, names=names, datasets={"train": train},
+        buffers=Buffers(modules.root), team=team,
         parameters=[each for group in optimizer.param_groups for each in group["params"]],
     )  # fmt: skip
     if settings.ema_decay:
@@ -114,9 +122,13 @@ def stop_when_diverged(state: SupervisedState) -> None:
         )  # fmt: skip
 
 
-def _order(trainer: SupervisedTrainer, settings: Hyperparameters, rows: int) -> Order:
+def _order(trainer: SupervisedTrainer, settings: Hyperparameters, train: Dataset) -> Order:
     assert settings.global_batch != "auto"
-    return Order(rows, settings.global_batch, seed=settings.seed, minimum_rows=trainer.minimum_rows)
+    return Order(
+        len(train), settings.global_batch, seed=settings.seed, minimum_rows=trainer.minimum_rows,
+        sampling=settings.sampling, batching=settings.batching,
+        facts=read_row_facts(train, settings, trainer.name),
+    )  # fmt: skip
 
 
 def _feed(trainer: SupervisedTrainer, run: Run, state: SupervisedState) -> Feed:

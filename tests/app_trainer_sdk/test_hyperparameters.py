@@ -258,6 +258,19 @@ def test_a_subclass_adds_settings_and_keeps_the_rest():
     assert TextSettings.model_json_schema()["properties"]["max_length"]["unit"] == "tokens"
 
 
+@pytest.mark.parametrize(
+    ("sampling", "batching", "told"),
+    [
+        ("sequential", "by_length", "any other changes the dataset's order"),
+        ("sequential", "by_group", "any other changes the dataset's order"),
+        ("weighted", "by_group", "nobody knows how many rows of a group are drawn"),
+    ],
+)
+def test_orders_that_cannot_be(sampling: str, batching: str, told: str):
+    """Sampling and batching that exclude each other are told with the reason."""
+    assert told in problems_of({"sampling": sampling, "batching": batching})["batching"]
+
+
 def test_own_contradictions_are_told_with_the_shared_ones():
     """An image's rule is checked beside the SDK's."""
     problems = problems_of({"stride": 100, "updates": 1, "epochs": 1}, TextSettings)

@@ -6,15 +6,18 @@ import dataclasses
 import json
 from typing import Any
 
+import numpy
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from app_trainer_sdk.errors import BadData, BadJob, ExitCode, HardwareUnfit
 from app_trainer_sdk.hyperparameters import Hyperparameters
-from app_trainer_sdk.plan import DataFacts, DeviceFacts, Plan, plan_lines, resolve_plan, updates_per_epoch
+from app_trainer_sdk.plan import DataFacts, DeviceFacts, Plan, plan_lines, resolve_plan
 from app_trainer_sdk.tradeoffs import CompileTimes
 from app_trainer_sdk.training.order import Order
+from app_trainer_sdk.training.row_facts import RowFacts
+from app_trainer_sdk.windows import updates_per_epoch
 
 CPU = DeviceFacts("cpu", "a processor", bf16=False, cores=4)
 CARD = DeviceFacts("cuda", "a card", bf16=True, cores=8, memory_bytes=24 << 30)
@@ -24,9 +27,9 @@ OLD_CARD = dataclasses.replace(CARD, name="an old card", bf16=False)
 def plan(
     rows: int | None = 3200, *, replicas: int = 1, device: DeviceFacts = CPU, minimum_rows: int = 1,
     coupled_rows: bool = False, method: str = "lora", parameters: int = 0,
-    compile_times: CompileTimes | None = None, **asked: Any,
+    compile_times: CompileTimes | None = None, groups: tuple[int, ...] = (), **asked: Any,
 ) -> Plan:  # fmt: skip
-    data = DataFacts(rows, minimum_rows=minimum_rows, coupled_rows=coupled_rows)
+    data = DataFacts(rows, minimum_rows=minimum_rows, coupled_rows=coupled_rows, group_sizes=groups)
     return resolve_plan(
         Hyperparameters.read(asked), trainer="text", trainer_version="1", model="m", method=method, data=data,
         device=device, replicas=replicas, asked=asked, parameters=parameters, compile_times=compile_times,
@@ -169,6 +172,57 @@ def test_examples_seen_are_counted_as_the_order_deals_them(rows: int, total: int
         position = order.window(position).after
 
     assert position == made.examples_seen
+
+
+@given(
+    st.lists(st.integers(1, 30), min_size=1, max_size=6),
+    st.integers(1, 12),
+    st.integers(1, 90),
+    st.integers(1, 3),
+)
+def test_updates_and_examples_of_groups_are_counted_as_the_order_deals_them(
+    groups: list[int], total: int, updates: int, minimum: int
+):
+    """By group an epoch has the windows of each group, and any number of updates its exact examples."""
+    rows = sum(groups)
+    assume(rows >= total >= minimum <= min(groups))
+    asked = {"global_batch": total, "batching": "by_group", "seed": 3}
+    made = plan(rows, groups=tuple(groups), minimum_rows=minimum, updates=updates, **asked)
+    facts = RowFacts(
+        groups=numpy.repeat(numpy.arange(len(groups)), groups), names=tuple(map(str, range(len(groups))))
+    )
+    order, position = Order(rows, total, seed=3, minimum_rows=minimum, batching="by_group", facts=facts), 0
+    for _ in range(updates):
+        position = order.window(position).after
+
+    assert position == made.examples_seen
+    assert order.epoch(0).edges.size == made.updates_per_epoch + 1
+    assert plan(rows, groups=tuple(groups), minimum_rows=minimum, epochs=2, **asked).examples_seen == 2 * rows
+
+
+def test_groups_that_cannot_be_batched_are_refused():
+    """By group the sizes of the groups must be known and add up, and none may be too small to train on."""
+    for groups in ((), (3, 4)):
+        with pytest.raises(BadJob, match=r"the trainer text tells groups of \[.*\] rows for 10 rows"):
+            plan(10, groups=groups, batching="by_group", global_batch=2)
+    with pytest.raises(BadData, match="a group of the training split has 1 rows; expected at least 2"):
+        plan(10, groups=(9, 1), batching="by_group", global_batch=2, minimum_rows=2)
+
+
+def test_the_order_is_a_choice_with_a_reason():
+    """Nobody asked: every row once an epoch, shuffled; asked for: what was asked."""
+    silent, asked = plan().settings["sampling"], plan(sampling="weighted").settings["sampling"]
+
+    assert (silent.requested, silent.effective, asked.effective) == ("auto", "shuffled", "weighted")
+    assert silent.why.startswith("every row once an epoch")
+    assert plan().settings["batching"].effective == "mixed"
+
+
+def test_short_windows_are_shown_in_the_multiplication():
+    """The line of examples says when updates times the batch is not what is seen."""
+    assert "3 updates × 4 = 12, and with short or merged windows 9 examples seen" in plan_lines(
+        plan(9, global_batch=4, epochs=1)
+    )[1]  # fmt: skip
 
 
 def test_epochs_and_updates_follow_from_one_another():

@@ -236,7 +236,7 @@ def test_a_second_signal_gives_up_the_checkpoint(start_toy: Any):
 
 def test_a_run_that_diverges_keeps_its_last_finite_checkpoint(run_toy: Any):
     """CASES N1, J2: 82 though the callback is dead; the update is not applied, named, and no weight is NaN."""
-    last = int(Order(40, 8, seed=42).permutation(0)[-1])
+    last = int(Order(40, 8, seed=42).epoch(0).ids[-1])
     toy = run_toy(
         updates=20,
         blow_up_at=last,

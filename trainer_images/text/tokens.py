@@ -70,6 +70,10 @@ class TokenDataset:
         part = slice(self.offsets[index], self.offsets[index + 1])
         return TokenRow(self.ids[part], self.trained[part])
 
+    def lengths(self) -> NDArray[numpy.int64]:
+        """Tokens of each row."""
+        return numpy.diff(self.offsets)
+
 
 def phases(run: Run) -> Sequence[Phase]:
     """The tokenizing; its result is shared by jobs with equal rows, lengths and weights."""

@@ -118,6 +118,10 @@ def restless_examine(self, run):
     return Examination(rows=run.settings.rows, fingerprint=str(id(object())) + str(next(TICKS)))
 
 
+def misgrouping_examine(self, run):
+    return Examination(rows=run.settings.rows, group_sizes=[run.settings.rows])
+
+
 def miscounting_examine(self, run):
     return Examination(rows=run.settings.rows + 1)
 
@@ -168,6 +172,7 @@ FailingCollate = toy("FailingCollate", collate=failing_collate)
 ShortLargest = toy("ShortLargest", largest_batch=short_largest_batch)
 LightLargest = toy("LightLargest", largest_batch=light_largest_batch)
 RestlessExamine = toy("RestlessExamine", examine=restless_examine)
+Misgrouping = toy("Misgrouping", examine=misgrouping_examine)
 Miscounting = toy("Miscounting", examine=miscounting_examine)
 TrainingMeasure = toy("TrainingMeasure", measure=training_measure)
 ExportFromMemory = toy("ExportFromMemory", build_model=remembering_build, export=export_from_memory)

@@ -50,6 +50,7 @@ def failures(results) -> dict[str, str]:
         ("ShortLargest", "largest batch", ["for 1 and 2 rows x has 8 and 8 values", "change largest_batch"]),
         ("LightLargest", "largest batch", ["2 real rows have 16 values of x", "no real batch to be heavier"]),
         ("RestlessExamine", "examine is deterministic", ["fingerprint", "when asked twice"]),
+        ("Misgrouping", "examine is deterministic", ["groups of [40] rows", "[14, 13, 13]"]),
         ("Miscounting", "examine is deterministic", ["41 rows and dataset('train') has 40"]),
         ("TrainingMeasure", "evaluation leaves no trace", ["changed snapshot.tensors['model/0.0.weight']"]),
         ("ExportFromMemory", "export from a checkpoint", ["_modules", "broken_trainers.py, line"]),

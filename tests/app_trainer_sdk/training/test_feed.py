@@ -14,8 +14,10 @@ import torch
 from torch_helpers import CPU, make_trainer, open_training
 
 from app_trainer_sdk.errors import BadData
+from app_trainer_sdk.hyperparameters import Hyperparameters
 from app_trainer_sdk.training.feed import Feed, Rows, to_device
 from app_trainer_sdk.training.order import Order
+from app_trainer_sdk.training.row_facts import read_row_facts
 from app_trainer_sdk.values import Batch
 
 
@@ -34,12 +36,35 @@ class Drawn:
             return index, [int(numpy.random.randint(10**9)), random.random(), float(torch.rand(()))]
         return index, [draw.python.random(), float(torch.rand((), generator=draw.torch()))]
 
+    def weights(self):
+        return numpy.arange(self.rows) % 4
 
-def feed(tmp_path, dataset, *, workers=0, position=0, microbatch=2, batch=4, **place):
-    trainer = make_trainer(lambda run: None, None, dataset)
+    def lengths(self):
+        return numpy.arange(self.rows) * 7 % 5
+
+    def groups(self):
+        return ["wide" if row % 3 else "tall" for row in range(self.rows)]
+
+
+MODES = [
+    ("shuffled", "mixed"), ("shuffled", "by_length"), ("shuffled", "by_group"), ("weighted", "mixed"),
+    ("weighted", "by_length"), ("sequential", "mixed"),
+]  # fmt: skip
+
+
+def feed(
+    tmp_path, dataset, *, workers=0, position=0, microbatch=2, batch=4, mode=MODES[0], coupled=False,
+    minimum=1, **place,
+):  # fmt: skip
+    trainer = make_trainer(lambda run: None, None, dataset, coupled_rows=coupled, minimum_rows=minimum)
     run = open_training(trainer, tmp_path, updates=1, global_batch=batch).run
     rows = Rows(trainer(), run, dataset, seed=5)
-    order = Order(len(dataset), batch, seed=5)
+    sampling, batching = mode
+    asked = Hyperparameters(sampling=sampling, batching=batching)
+    order = Order(
+        len(dataset), batch, seed=5, minimum_rows=minimum, sampling=sampling, batching=batching,
+        facts=read_row_facts(dataset, asked, "test"),
+    )  # fmt: skip
     return Feed(rows, order, position=position, microbatch=microbatch, workers=workers, **place)
 
 
@@ -115,6 +140,66 @@ def test_ranks_share_a_window(tmp_path, ranks):
 
         assert sorted(each for window in windows for each in window) == sorted(whole)
         assert all(each[0] % ranks == rank for rank, window in enumerate(windows) for each in window)
+
+
+def whole(windows):
+    """(ids, values) of each window, however it was cut."""
+    return [
+        [pair for _, ids, values in sorted(window) for pair in zip(ids, values, strict=True)]
+        for window in windows
+    ]
+
+
+def together(shares):
+    """Windows of several ranks, each as one."""
+    return [[each for window in windows for each in window] for windows in zip(*shares, strict=True)]
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes")
+@pytest.mark.parametrize("mode", MODES, ids="-".join)
+def test_nothing_but_the_position_decides_what_is_read(tmp_path, mode):
+    """B1: in every mode, for 0, 2 and 4 workers, every microbatch, 1, 2 and 4 ranks, and resumed after three
+    windows with another number of each, the same rows come with the same augmentation.
+    """  # fmt: skip
+    dataset, count, resumed = Drawn(22), 10, 3
+    expected = whole(take(feed(tmp_path, dataset, mode=mode), count))
+    position = sum(map(len, expected[:resumed]))
+
+    for workers in (2, 4):
+        assert whole(take(feed(tmp_path, dataset, mode=mode, workers=workers), count)) == expected
+    for microbatch in (1, 3, 4):
+        assert whole(take(feed(tmp_path, dataset, mode=mode, microbatch=microbatch), count)) == expected
+    for ranks, ranks_before in ((2, 4), (4, 1), (1, 2)):
+        before, after = (
+            [
+                take(
+                    feed(tmp_path, dataset, mode=mode, microbatch=1, rank=rank, ranks=number, position=at), many
+                )
+                for rank in range(number)
+            ]
+            for number, at, many in ((ranks_before, 0, resumed), (ranks, position, count - resumed))
+        )
+
+        assert whole(together(before)) + whole(together(after)) == expected
+
+
+def test_a_row_drawn_twice_is_augmented_twice(tmp_path):
+    """With replacement a row comes again in one epoch, with other numbers each time."""
+    windows = whole(take(feed(tmp_path, Drawn(22), mode=("weighted", "mixed")), 6))
+    pairs = [pair for window in windows for pair in window]
+    rows = [row for row, _ in pairs]
+
+    assert len(pairs) == 22 > len(set(rows))
+    assert len({tuple(values) for _, values in pairs}) == 22
+
+
+def test_rows_that_see_each_other_are_never_cut(tmp_path):
+    """A short rest merged into the last window makes it longer than a microbatch; coupled, it stays whole."""
+    windows = take(feed(tmp_path, Drawn(9), coupled=True, minimum=2, microbatch=4), 2)
+    parted = take(feed(tmp_path, Drawn(9), minimum=2, microbatch=4), 2)
+
+    assert [[len(ids) for _, ids, _ in window] for window in windows] == [[4], [5]]
+    assert [[len(ids) for _, ids, _ in window] for window in parted] == [[4], [2, 3]]
 
 
 @pytest.mark.parametrize("position", [0, 4, 8, 11, 15])

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app_trainer_sdk.plan import updates_per_epoch
 from app_trainer_sdk.training.order import Order, cut
+from app_trainer_sdk.training.row_facts import RowFacts
+from app_trainer_sdk.windows import updates_per_epoch
 
 ROWS = st.integers(1, 60)
 SEEDS = st.integers(0, 2**63 - 1)
+
+
+def epochs(order, count=1):
+    """The windows of the first epochs."""
+    found = [order.window(0)]
+    while found[-1].after < count * order.rows:
+        found.append(order.window(found[-1].after))
+    return found
 
 
 def windows(order, count, position=0):
@@ -51,6 +62,103 @@ def test_a_window_depends_on_its_position_alone(rows, batch, seed, skip):
     assert [each.position for each in found[1:]] == [each.after for each in found[:-1]]
 
 
+def facts_of(rows, groups=3):
+    numbers = numpy.arange(rows)
+    return RowFacts(
+        weights=(numbers % 5) / 4, lengths=numbers * 7 % 11 + 0.0, groups=numbers % groups,
+        names=tuple(map(str, range(groups))),
+    )  # fmt: skip
+
+
+MODES = [
+    ("shuffled", "mixed"), ("shuffled", "by_length"), ("shuffled", "by_group"), ("weighted", "mixed"),
+    ("weighted", "by_length"), ("sequential", "mixed"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sampling", "batching"), MODES)
+@given(rows=st.integers(9, 60), batch=st.integers(1, 20), seed=SEEDS, minimum=st.integers(1, 3))
+def test_every_mode_cuts_whole_epochs(sampling, batching, rows, batch, seed, minimum):
+    """B1: windows follow one another without a gap; unweighted, an epoch has every row once; asked anew in
+    another order, the same windows come.
+    """  # fmt: skip
+    batch = max(min(batch, rows), minimum)
+    mode = {"minimum_rows": minimum, "sampling": sampling, "batching": batching, "facts": facts_of(rows)}
+    order = Order(rows, batch, seed=seed, **mode)
+    found = epochs(order, 3)
+    fresh = Order(rows, batch, seed=seed, **mode)
+    again = [fresh.window(each.position) for each in reversed(found)][::-1]
+
+    assert [each.position for each in found[1:]] == [each.after for each in found[:-1]]
+    assert found[-1].after == 3 * rows
+    assert [each.digest() for each in again] == [each.digest() for each in found]
+    assert all(minimum <= len(each.ids) < batch + minimum for each in found)
+    for epoch in range(3):
+        ids = numpy.concatenate([each.ids for each in found if each.epoch == epoch])
+        assert len(ids) == rows
+        if sampling != "weighted":
+            assert sorted(ids.tolist()) == [*range(rows)]
+        if sampling == "sequential":
+            assert ids.tolist() == [*range(rows)]
+
+
+@given(sizes=st.lists(st.integers(1, 30), min_size=1, max_size=6), batch=st.integers(1, 12), seed=SEEDS)
+def test_a_window_by_group_has_rows_of_one_group(sizes, batch, seed):
+    """Every window has rows of one group, at most one of each group is short, and windows come mixed."""
+    groups = numpy.random.Generator(numpy.random.Philox(key=1)).permutation(
+        numpy.repeat(numpy.arange(len(sizes)), sizes)
+    )
+    facts = RowFacts(groups=groups, names=tuple(map(str, range(len(sizes)))))
+    order = Order(len(groups), batch, seed=seed, batching="by_group", facts=facts)
+    found = windows(order, sum(-(-size // batch) for size in sizes))
+    of = [set(groups[each.ids].tolist()) for each in found]
+    short = [(each.ids.size, *group) for each, group in zip(found, of, strict=True) if each.ids.size < batch]
+
+    assert found[-1].after == len(groups)
+    assert {len(each) for each in of} == {1}
+    assert sorted(short) == sorted((size % batch, at) for at, size in enumerate(sizes) if size % batch)
+
+
+def test_windows_by_length_are_of_similar_length_and_come_mixed():
+    """Sorted stretches of windows: within a window lengths differ little; the windows are shuffled."""
+    rows, batch = 4000, 10
+    lengths = numpy.random.Generator(numpy.random.Philox(key=2)).integers(1, 1000, rows).astype(float)
+    mixed = Order(rows, batch, seed=1)
+    sorted_ = Order(rows, batch, seed=1, batching="by_length", facts=RowFacts(lengths=lengths))
+
+    def spread(order):
+        return numpy.mean([numpy.ptp(lengths[each.ids]) for each in windows(order, rows // batch)])
+
+    means = [lengths[each.ids].mean() for each in windows(sorted_, 50)]
+
+    assert spread(sorted_) < spread(mixed) / 20
+    assert 15 < sum(one < other for one, other in itertools.pairwise(means)) < 35
+
+
+def test_rows_are_drawn_in_the_shares_of_their_weights():
+    """A weight of 0 is never drawn, and the others as often as they weigh."""
+    weights = numpy.array([0, 1, 0, 3, 6, 0] * 100) / 6
+    order = Order(600, 6, seed=3, sampling="weighted", facts=RowFacts(weights=weights))
+    ids = order.epoch(0).ids
+    many = [order.epoch(number).ids for number in range(50)]
+    shares = numpy.bincount(numpy.concatenate(many) % 6, minlength=6) / 30_000
+
+    assert len(set(ids.tolist())) < len(ids) == 600
+    assert shares[[0, 2, 5]].tolist() == [0, 0, 0]
+    assert shares[[1, 3, 4]] == pytest.approx([0.1, 0.3, 0.6], abs=0.01)
+
+
+def test_the_next_epoch_is_kept_beside_this_one():
+    """Workers that read ahead over the end of an epoch do not make either order anew with each window."""
+    order = Order(20, 4, seed=1)
+    first, second = order.epoch(0), order.epoch(1)
+
+    assert order.epoch(0) is first
+    assert order.epoch(1) is second
+    assert order.epoch(2) is not None
+    assert order.epoch(1) is second
+
+
 def test_other_seeds_and_epochs_are_other_orders():
     """B1: seeds and epochs give different permutations, and digests tell order apart, not only content."""
     one, other = Order(50, 50, seed=1), Order(50, 50, seed=2)
@@ -69,6 +177,22 @@ def test_the_order_is_the_same_for_ever():
         [8, 7],
         [0, 8, 5, 2],
     ]
+
+
+@pytest.mark.parametrize(
+    ("sampling", "batching", "expected"),
+    [
+        ("weighted", "mixed", [[7, 4, 3, 2], [8, 8, 3, 9], [9, 7]]),
+        ("shuffled", "by_length", [[3, 6, 1, 2], [9, 4, 5, 0], [7, 8]]),
+        ("shuffled", "by_group", [[3, 6, 0, 9], [1, 4, 7], [2, 5, 8]]),
+        ("sequential", "mixed", [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]),
+    ],
+)
+def test_the_order_of_every_mode_is_the_same_for_ever(sampling, batching, expected):
+    """As above, with weights, lengths and groups."""
+    order = Order(10, 4, seed=42, sampling=sampling, batching=batching, facts=facts_of(10))
+
+    assert [each.ids.tolist() for each in epochs(order)] == expected
 
 
 def test_a_far_position_costs_no_replay():
@@ -97,6 +221,22 @@ def test_a_rest_that_nobody_can_train_on():
 
     assert (window.epoch, window.after) == (1, 14)
     assert window.digest() == order.window(10).digest()
+
+
+@pytest.mark.parametrize(("sampling", "batching"), MODES)
+def test_a_position_inside_a_window(sampling, batching):
+    """B1: a resume with another batch may come out inside a window: mixed rows are cut anew from there; of
+    others the rest is trained, if long enough. Either way no row of the pass comes twice.
+    """  # fmt: skip
+    order = Order(30, 5, seed=1, minimum_rows=2, sampling=sampling, batching=batching, facts=facts_of(30))
+    first, second = windows(order, 2)
+    inside, end = order.window(3), order.window(4)
+
+    if batching == "mixed":
+        assert (inside.ids.tolist(), inside.after) == (order.epoch(0).ids[3:8].tolist(), 8)
+    else:
+        assert (inside.ids.tolist(), inside.after) == (first.ids[3:].tolist(), first.after)
+        assert (end.digest(), end.after) == (second.digest(), second.after)
 
 
 @given(count=st.integers(1, 200), microbatch=st.integers(1, 40), minimum=st.integers(1, 6))

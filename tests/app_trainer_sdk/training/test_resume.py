@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
@@ -18,6 +19,8 @@ import pytest
 import torch
 from torch import nn
 from torch_helpers import (
+    ListRows,
+    drive,
     in_new_process,
     make_trainer,
     open_training,
@@ -26,7 +29,7 @@ from torch_helpers import (
     train,
 )
 
-from app_trainer_sdk.errors import InternalError
+from app_trainer_sdk.errors import BadJob, InternalError
 from app_trainer_sdk.files import sha256_tree
 from app_trainer_sdk.training import supervised
 from app_trainer_sdk.training.checkpoint import load_checkpoint
@@ -115,6 +118,64 @@ def _order_part(directory, stop_after, workers):
     return TestOrder.part(directory, stop_after, workers)
 
 
+class Told(ListRows):
+    """Rows that tell weights, lengths and groups."""
+
+    offset = 0
+
+    def weights(self):
+        return [(row + self.offset) % 4 for row in range(len(self))]
+
+    lengths = weights
+
+    def groups(self):
+        return ["wide" if (row + self.offset) % 3 else "tall" for row in range(len(self))]
+
+
+class TestSampling:
+    MODES: ClassVar = [
+        ("shuffled", "by_length"), ("shuffled", "by_group"), ("weighted", "mixed"), ("weighted", "by_length"),
+        ("sequential", "mixed"),
+    ]  # fmt: skip
+
+    @staticmethod
+    def trainer(offset=0):
+        rows = Told([0.1 * row for row in range(14)])
+        rows.offset = offset
+        return make_trainer(lambda run: Adapter(), TestAdapter.loss, rows)
+
+    @pytest.mark.parametrize(("sampling", "batching"), MODES)
+    def test_stopped_in_every_mode(self, tmp_path, sampling, batching):
+        """B1: in every mode, stopped after every third update until it is done, a run is the same."""
+        job = {**STEADY, "epochs": 3, "global_batch": 4, "learning_rate": 0.1}
+        job |= {"sampling": sampling, "batching": batching}
+        whole = train(self.trainer(), tmp_path / "whole", **job)
+        starts = 1
+        while (cut := train(self.trainer(), tmp_path / "cut", stop_at=3 * 2, **job)).stopped:
+            starts += 1
+
+        assert starts > 3
+        assert len(whole.applied()) == whole.plan.updates
+        assert sum(line["examples"] for line in whole.metrics()) == whole.plan.examples_seen == 42
+        assert cut.metrics() == whole.metrics()
+        assert same_tensors(cut.snapshot().section("model"), whole.snapshot().section("model"))
+        assert same_tensors(cut.snapshot().section("optimizer"), whole.snapshot().section("optimizer"))
+
+    @pytest.mark.parametrize(("sampling", "batching"), MODES[:-1])
+    def test_other_weights_are_refused(self, tmp_path, sampling, batching):
+        """B1: a resume whose rows have other weights, lengths or groups would have another order."""
+        job = {**STEADY, "epochs": 1, "global_batch": 4, "sampling": sampling, "batching": batching}
+        train(self.trainer(), tmp_path, stop_at=2, **job)
+
+        with pytest.raises(BadJob, match=r"expected '[0-9a-f]{16}', as in the checkpoint"):
+            train(self.trainer(offset=1), tmp_path, **job)
+        allowed = open_training(self.trainer(offset=1), tmp_path, **job)
+        change = {"field": "dataset", "saved": "a", "now": "b", "step": 1}
+        drive(dataclasses.replace(allowed, run=dataclasses.replace(allowed.run, changed=[change])))
+
+        assert len(allowed.applied()) == allowed.plan.updates
+
+
 def test_a_checkpoint_at_the_end_of_an_epoch(tmp_path):
     """B2: resumed at step 8 of 16, exactly the second epoch's eight updates are made, each row once."""
     job = {"epochs": 2, "global_batch": 8, **STEADY}
@@ -187,12 +248,13 @@ class TestAdapter:
     }
 
     @staticmethod
-    def trainer():
-        def loss(modules, values, random):
-            x = torch.tensor(values).unsqueeze(-1) * torch.arange(4) * 0.1
-            return (modules.root(x) - 1.0).pow(2).sum()
+    def loss(modules, values, random):
+        x = torch.tensor(values).unsqueeze(-1) * torch.arange(4) * 0.1
+        return (modules.root(x) - 1.0).pow(2).sum()
 
-        return make_trainer(lambda run: Adapter(), loss, [float(row) for row in range(12)])
+    @staticmethod
+    def trainer():
+        return make_trainer(lambda run: Adapter(), TestAdapter.loss, [float(row) for row in range(12)])
 
     def test_resumed_in_a_new_process(self, tmp_path):
         """B6: the adapter comes back bit for bit, the next loss is the uninterrupted one, files do not grow."""

@@ -349,7 +349,7 @@ def _plan(trainer: Trainer, run: Run, asked: Any, hyperparameters: Mapping[str, 
     run.facts["examine"] = examination.facts
     supervised = isinstance(trainer, SupervisedTrainer)
     data = DataFacts(
-        rows=examination.rows, fingerprint=examination.fingerprint,
+        rows=examination.rows, fingerprint=examination.fingerprint, group_sizes=examination.group_sizes,
         minimum_rows=trainer.minimum_rows if supervised else 1,
         coupled_rows=trainer.coupled_rows if supervised else False,
     )  # fmt: skip

@@ -31,6 +31,7 @@ def test_i2_a_masked_row_is_counted_and_keeps_its_place(make_run, tokenized, fol
     assert (facts["train"]["rows"], facts["train"]["masked"], facts["train"]["cut"]) == (3, 1, 1)
     assert facts["untrained_share"] == pytest.approx(1 / 3)
     assert [len(dataset.item(index).ids) == 0 for index in range(3)] == [False, True, False]
+    assert dataset.lengths().tolist() == [len(dataset.item(index).ids) for index in range(3)]
 
 
 def test_only_the_answer_is_trained(make_run, tokenized, folder, tokenizer):
