@@ -76,6 +76,8 @@ def _training(layout: JobDirectory, result: Mapping[str, Any]) -> Iterator[str]:
     yield f"* examples: {examples:,}, units: {units:,.0f}"
     share = 100 * waited / max(seconds, 1e-9)
     yield f"* time in updates: {seconds_text(seconds)}, waiting for data {share:.1f} %"
+    if result.get("compiled_graphs"):
+        yield f"* graphs compiled in this attempt: {result['compiled_graphs']}"
     for line in lines:
         if not line["applied"]:
             names = ", ".join(line.get("nonfinite", []))

@@ -27,6 +27,7 @@ from app_trainer_sdk.paths import JobDirectory
 from app_trainer_sdk.plan import Plan
 from app_trainer_sdk.start import Start
 from app_trainer_sdk.training.checkpoint import CheckpointStore, load_checkpoint
+from app_trainer_sdk.training.compiled import count_graphs
 from app_trainer_sdk.training.drive import Desk, Drive, is_trained, pick_for_export
 from app_trainer_sdk.training.ema import averaged
 from app_trainer_sdk.training.meeting import ending, meet
@@ -108,6 +109,7 @@ class Rank:
             replay = self._replay(artifact)
         return {
             "step": checkpoint.step, "training": ending, "counters": counters, "optimizer": optimizer,
+            "compiled_graphs": count_graphs(),
             "outputs": outputs, "replay": replay, "artifact": {"name": artifact.name, **artifact.facts},
         }  # fmt: skip
 

@@ -15,6 +15,7 @@ from torch import nn
 from app_trainer_sdk.errors import Diverged, InternalError
 from app_trainer_sdk.hyperparameters import Hyperparameters
 from app_trainer_sdk.training import meeting, optim
+from app_trainer_sdk.training.compiled import make_first_call
 from app_trainer_sdk.training.ema import WeightAverage
 from app_trainer_sdk.training.feed import Feed, Rows
 from app_trainer_sdk.training.model_state import Buffers
@@ -23,7 +24,7 @@ from app_trainer_sdk.training.randomness import derive_seed, global_seeds
 from app_trainer_sdk.training.row_facts import read_row_facts
 from app_trainer_sdk.training.state import SupervisedState, refuse_other_order, restore
 from app_trainer_sdk.training.update import look_ahead, settle_update, start_update
-from app_trainer_sdk.training.wrap import replicate, wrap
+from app_trainer_sdk.training.wrap import autocast, replicate, wrap
 from app_trainer_sdk.values import Dataset, Examination, Modules, Snapshot, StepInfo
 
 if TYPE_CHECKING:
@@ -71,6 +72,8 @@ def begin(trainer: SupervisedTrainer, run: Run, saved: Snapshot | None) -> Super
         state.average = WeightAverage(by_name, settings.ema_decay)
     if saved is not None:
         restore(state, saved)
+    if settings.torch_compile is True:
+        make_first_call(trainer, run, loss, state.buffers, autocast(run))
     state.replica = replicate(trainer, loss, state.team)
     return state
 

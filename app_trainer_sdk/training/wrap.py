@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from app_trainer_sdk.errors import InternalError
 from app_trainer_sdk.hyperparameters import Hyperparameters
+from app_trainer_sdk.training.compiled import compile_blocks
 from app_trainer_sdk.training.randomness import Random
 from app_trainer_sdk.training.replica import Replica
 from app_trainer_sdk.training.team import Team
@@ -53,11 +54,9 @@ def wrap(
     if settings.gradient_checkpointing is True:
         for block in _blocks(modules, "gradient_checkpointing"):
             _recompute(block)
-    # 3. Compilation in place and block by block: names stay, and equal blocks share one graph.
+    # 3. Compilation in place, which changes no name either.
     if settings.torch_compile is True:
-        for block in _blocks(modules, "torch_compile"):
-            mode = None if settings.compile_mode == "default" else settings.compile_mode
-            block.compile(mode=mode, dynamic=True)
+        compile_blocks(_blocks(modules, "torch_compile"), modules.root, settings)
     # 4. The loss inside the module that a parallel wrapper will enclose.
     return LossModule(trainer, modules)
 

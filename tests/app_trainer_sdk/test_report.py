@@ -90,6 +90,7 @@ def test_a_whole_report(tmp_path: Path):
         {
             **SUCCEEDED,
             "optimizer": optimizer,
+            "compiled_graphs": 3,
             "outputs": [output],
             "replay": {"asked": 2, "same": True},
             "artifact": {"comparison": comparison},
@@ -102,6 +103,7 @@ def test_a_whole_report(tmp_path: Path):
         "* examples: 1,600, units: 8,000",
         "* time in updates: 2 min 0 s, waiting for data 10.0 %",
         "* not applied after update 1: non-finite loss",
+        "* graphs compiled in this attempt: 3",
         "AdamW8bit, not fused.",
         "| 0 | uint8 | 2 | 6,400 | 13,400 |",
         "| update | split | error | loss |",

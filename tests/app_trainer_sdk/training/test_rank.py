@@ -14,6 +14,7 @@ from app_trainer_sdk.errors import Diverged, ExitCode, InternalError, StopReques
 from app_trainer_sdk.files import read_json, sha256_tree
 from app_trainer_sdk.outcome import outcome_document
 from app_trainer_sdk.start import Start
+from app_trainer_sdk.training.compiled import count_graphs
 from app_trainer_sdk.training.rank import Rank, _hand_in
 from app_trainer_sdk.training.replay import main as replay
 from app_trainer_sdk.values import Artifact
@@ -51,6 +52,7 @@ def test_a_job_from_start_to_outcome(finished):
 
     assert (facts["step"], facts["counters"]["updates"], facts["counters"]["examples"]) == (4, 4, 16)
     assert (facts["optimizer"]["class"], facts["optimizer"]["fused"]) == ("AdamW", True)
+    assert facts["compiled_graphs"] == count_graphs()
     assert [row["dtype"] for row in facts["optimizer"]["groups"][0]["state"]] == ["float32"]
     assert (output["name"], output["sha256"], output["bytes"]) == ("weights", digest, size)
     assert facts["replay"] == {"asked": 2, "same": True}
