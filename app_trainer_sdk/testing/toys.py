@@ -132,7 +132,8 @@ class ToyTrainer(SupervisedTrainer):
 
         time.sleep(batch.host["sleep"])
         x = batch.tensors["x"]
-        noise = torch.randn(x.shape, generator=random.torch(x.device), device=x.device) * 0.01
+        drawn = [torch.randn(FEATURES, generator=random.row(row).torch()) for row in range(len(x))]
+        noise = torch.stack(drawn).to(x.device) * 0.01
         error = (modules.root(x + noise).squeeze(-1) - batch.tensors["y"]) ** 2
         return LossTerms((error * batch.tensors["w"]).sum(), metrics={"error": (error.sum(), len(error))})
 

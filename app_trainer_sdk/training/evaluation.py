@@ -14,7 +14,7 @@ import torch
 
 from app_trainer_sdk.training.feed import Rows, to_device
 from app_trainer_sdk.training.order import cut
-from app_trainer_sdk.training.randomness import derive_seed, seed_torch
+from app_trainer_sdk.training.randomness import Random, derive_seed, seed_torch
 from app_trainer_sdk.training.state import SupervisedState
 from app_trainer_sdk.training.wrap import autocast
 from app_trainer_sdk.values import LossTerms
@@ -57,7 +57,9 @@ def _measure(
         return None
     assert run.device is not None
     batch = to_device(rows[0, tuple(range(*piece))], run.device)
-    random = run.random("evaluate", split, number)
+    random = Random(
+        run.random("evaluate", split, number).seed, whole=run.random("evaluate", split), first_row=piece[0]
+    )
     seed_torch(random.seed, run.device)
     with autocast(run):
         terms = trainer.measure(state.modules, batch, random)

@@ -34,10 +34,18 @@ Request = tuple[int, tuple[int, ...]] | tuple[int, tuple[int, ...], int]
 
 @dataclass(frozen=True)
 class Microbatch:
-    """One forward and backward: its batch on the host, and its number inside the window over all ranks."""
+    """One forward and backward.
+
+    Attributes:
+        batch: on the host.
+        number: its number inside the window, over all ranks.
+        first: the window's row it begins with.
+        rows: how many rows it holds.
+    """
 
     batch: Batch
     number: int
+    first: int
     rows: int
 
 
@@ -127,7 +135,7 @@ class Feed:
                 window = self.order.window(position)
                 pieces = self._cut(window)
                 microbatches = [
-                    Microbatch(next(batches), number, end - start)
+                    Microbatch(next(batches), number, start, end - start)
                     for number, (start, end) in self._share(pieces)
                 ]
                 yield LoadedWindow(window, microbatches, len(pieces), time.perf_counter() - started)

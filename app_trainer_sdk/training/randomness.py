@@ -35,13 +35,17 @@ class Random:
     Args:
         seed: the seed of the position itself, or of what ``key`` is a position in.
         key: the position, as for :func:`derive_seed`.
+        whole: what this position is a part of, when rows were cut into parts; see :meth:`row`.
+        first_row: number of its first row in the whole.
     """
 
-    __slots__ = ("_key", "_made", "_seed")
+    __slots__ = ("_first_row", "_key", "_made", "_seed", "_whole")
 
-    def __init__(self, seed: int, *key: Key) -> None:
+    def __init__(self, seed: int, *key: Key, whole: Random | None = None, first_row: int = 0) -> None:
         self._seed = seed
         self._key = key
+        self._whole = whole
+        self._first_row = first_row
         self._made: dict[str, Any] | None = None
 
     @property
@@ -55,6 +59,13 @@ class Random:
     def child(self, *key: Key) -> Random:
         """Randomness for a part of this position, such as one row of a batch."""
         return Random(self.seed, *key)
+
+    def row(self, index: int) -> Random:
+        """Randomness of row ``index`` of this batch: the same however the rows of an update are cut.
+
+        What a loss draws from it does not depend on microbatches, ranks or workers.
+        """
+        return (self._whole or self).child("row", self._first_row + index)
 
     @property
     def python(self) -> python_random.Random:

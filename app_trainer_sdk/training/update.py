@@ -21,7 +21,7 @@ from app_trainer_sdk.hyperparameters import Hyperparameters
 from app_trainer_sdk.training import optim
 from app_trainer_sdk.training.feed import LoadedWindow, Microbatch, to_device
 from app_trainer_sdk.training.optimizer_state import check_state
-from app_trainer_sdk.training.randomness import Random, derive_seed, seed_torch
+from app_trainer_sdk.training.randomness import Random, seed_torch
 from app_trainer_sdk.training.schedule import learning_rate
 from app_trainer_sdk.training.state import SupervisedState
 from app_trainer_sdk.training.team import Agreement
@@ -130,11 +130,15 @@ def _share(terms: LossTerms, microbatch: Microbatch, units: float, count: int) -
 def _forward(run: Run, state: SupervisedState, window: LoadedWindow, microbatch: Microbatch) -> LossTerms:
     assert run.device is not None
     # Dropout draws from torch's own generator: seed it by position, so nothing depends on what ran before.
-    seed = derive_seed(state.settings.seed, "loss", window.window.position, microbatch.number)
-    seed_torch(seed, run.device)
+    whole = Random(state.settings.seed, "loss", window.window.position)
+    random = Random(
+        state.settings.seed, "loss", window.window.position, microbatch.number, whole=whole,
+        first_row=microbatch.first,
+    )  # fmt: skip
+    seed_torch(random.seed, run.device)
     batch = to_device(microbatch.batch, run.device)
     with autocast(run):
-        terms: LossTerms = (state.replica or state.loss)(batch, Random(seed))
+        terms: LossTerms = (state.replica or state.loss)(batch, random)
     return terms
 
 

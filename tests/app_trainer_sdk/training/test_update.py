@@ -50,6 +50,32 @@ class TestAccumulation:
         assert training.metrics()[0]["gradient_norm"] == pytest.approx(0.3, abs=1e-6)
         assert training.metrics()[0]["units"] == 10.0
 
+    def test_noise_of_a_row_is_the_same_in_any_split(self, tmp_path):
+        """What a loss and an evaluation draw from ``random.row`` does not know of microbatches."""
+
+        def loss(modules, values, random):
+            noise = [torch.randn((), generator=random.row(row).torch()) for row in range(len(values))]
+            return (modules.root.w * torch.stack(noise)).sum()
+
+        told = []
+        for microbatch in (1, 2, 3, 6):
+            trainer = make_trainer(lambda run: Scalars(1.0), loss, [0] * 9, validation=[0] * 7)
+            settings = {**PLAIN, "learning_rate": 0.1, "evaluate_every": 1}
+            training = train(
+                trainer,
+                tmp_path / str(microbatch),
+                updates=3,
+                global_batch=6,
+                microbatch=microbatch,
+                **settings,
+            )
+            evaluations = [each["loss"] for each in training.evaluations()]
+            told.append([*weight(training), *evaluations, *(each["loss"] for each in training.metrics())])
+
+        assert len(set(told[0])) == len(told[0])
+        for other in told[1:]:
+            assert other == pytest.approx(told[0], rel=1e-5)
+
     def test_a_window_without_units_makes_no_update(self, tmp_path):
         """A1: a window whose tokens are all masked is counted, changes nothing and shows no loss."""
         masked = [(5.0, False)]
