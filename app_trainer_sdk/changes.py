@@ -18,9 +18,12 @@ if TYPE_CHECKING:
 
 OPTION = "--allow-change"
 SETTINGS = "settings/"
+#: The global generators' state; a checkpoint that lacks it, or has it in another form, is a difference too.
+RANDOM = "random"
 #: Fields of a checkpoint's identity, settings aside, that may change.
 FIELDS = (
     "trainer_version", "dataset", "rows", "weights", "replicas", "threads", "device", "kernels", "torch",
+    RANDOM,
 )  # fmt: skip
 #: What no wish makes possible, and why.
 NEVER = {
@@ -96,5 +99,7 @@ def change_lines(changed: Sequence[Mapping[str, JSON]]) -> list[str]:
 
 
 def _problem(difference: Difference) -> Problem:
+    if difference.field == RANDOM:
+        return Problem(RANDOM, str(difference.saved), "the state of every generator, in this version's form")
     expected = f"{difference.saved!r}, as in the checkpoint"
     return Problem(difference.field, f"{difference.now!r}", expected, NEVER.get(difference.field, ""))

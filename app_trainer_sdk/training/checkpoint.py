@@ -198,10 +198,10 @@ class CheckpointStore:
         return aside
 
 
-def load_checkpoint(checkpoint: Checkpoint) -> Snapshot:
-    """The snapshot a checkpoint holds; tensors are copies in memory, dtypes as saved."""
+def load_checkpoint(checkpoint: Checkpoint, *, section: str = "*") -> Snapshot:
+    """The snapshot a checkpoint holds, or one section of it; tensors are copies in memory, dtypes as saved."""
     tensors: dict[str, Tensor] = {}
-    for path in sorted(checkpoint.path.glob("*.safetensors")):
+    for path in sorted(checkpoint.path.glob(f"{section}.safetensors")):
         with safe_open(path, framework="pt") as file:
             for name in file.keys():  # noqa: SIM118 - not a mapping
                 tensors[f"{path.stem}/{name}"] = file.get_tensor(name)

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from app_trainer_sdk.changes import RANDOM
 from app_trainer_sdk.channel import RankChannel, StopToken
 from app_trainer_sdk.checkpoints import STATE, Checkpoint, read_document
 from app_trainer_sdk.contract import Trainer
@@ -239,8 +240,8 @@ class Drive:
         self._metrics.flush(sync=True)
         taken = self._trainer.snapshot(state)
         tensors, random_values = capture_random(self._run.device)
-        named = {f"random/{name}": tensor for name, tensor in tensors.items()}
-        values = {**taken.values, "random": random_values, "driver": self._driver_values()}
+        named = {f"{RANDOM}/{name}": tensor for name, tensor in tensors.items()}
+        values = {**taken.values, RANDOM: random_values, "driver": self._driver_values()}
         snapshot = copied(Snapshot({**taken.tensors, **named}, values))
         self._saver.start(functools.partial(self._write, self._step, snapshot, self._best.step))
         self._saved_step = self._step
@@ -277,9 +278,17 @@ class Drive:
         self._ended = str(values["ended"])
         keep_lines(self._desk.layout.metrics, int(values["metrics_lines"]))
         keep_lines(self._desk.layout.evaluations, int(values["evaluation_lines"]))
-        random_values: Any = saved.values["random"]
+        self._put_back_random(saved)
+
+    def _put_back_random(self, saved: Snapshot) -> None:
+        """The global generators go on, or begin anew where a resume was allowed to do without their state."""
         assert self._run.device is not None
-        restore_random(saved.section("random"), random_values, self._run.device)
+        changed = [(each["field"], each["step"]) for each in self._desk.plan.changed]
+        if (RANDOM, self._step) in changed:
+            seed_globals(self._run.random("train", self._step).seed, self._run.device)
+            return
+        values: Any = saved.values[RANDOM]
+        restore_random(saved.section(RANDOM), values, self._run.device)
 
     def _tell(self, info: StepInfo) -> None:
         now = self._desk.clock()

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from app_trainer_sdk.catalog import ModelRow
-from app_trainer_sdk.changes import SETTINGS, Difference, refuse_differences
+from app_trainer_sdk.changes import RANDOM, SETTINGS, Difference, refuse_differences
 from app_trainer_sdk.checkpoints import IDENTITY, PLAN, Checkpoint, read_document
 from app_trainer_sdk.contract import SupervisedTrainer, Trainer
 from app_trainer_sdk.errors import BadData, BadJob, InternalError
@@ -27,12 +27,13 @@ from app_trainer_sdk.paths import JobDirectory
 from app_trainer_sdk.plan import DataFacts, DeviceFacts, Effective, Plan, resolve_plan
 from app_trainer_sdk.registry import find_trainer
 from app_trainer_sdk.start import Start
-from app_trainer_sdk.training.checkpoint import CheckpointStore
+from app_trainer_sdk.training.checkpoint import CheckpointStore, load_checkpoint
 from app_trainer_sdk.training.device import DTYPES, device_facts, pick_device
 from app_trainer_sdk.training.identity import compare_identity, describe_identity
 from app_trainer_sdk.training.memory import Ledger
 from app_trainer_sdk.training.optim import eight_bit_problem
 from app_trainer_sdk.training.phases import run_phases
+from app_trainer_sdk.training.random_state import random_problem
 from app_trainer_sdk.values import Examination
 
 #: Knobs that a first start chooses by size and time, for all that follow.
@@ -201,6 +202,7 @@ def _continued(opened: Opened, start: Start, checkpoint: Checkpoint, saved: Plan
     """The saved plan, with what changes no number and what may change taken from this start."""
     identity = identity_of(opened, start, fresh)
     differences = compare_identity(read_document(checkpoint, IDENTITY), identity)
+    differences += _random_differences(opened, checkpoint)
     refuse_differences(differences, where=checkpoint.path.name, allowed=start.allow_changes)
     changed = {each.field: each for each in differences}
     if f"{SETTINGS}updates" in changed and fresh.updates <= checkpoint.step:
@@ -214,6 +216,18 @@ def _continued(opened: Opened, start: Start, checkpoint: Checkpoint, saved: Plan
     }
     records = (*saved.changed, *(each.record(checkpoint.step) for each in differences))
     return dataclasses.replace(fresh if differences else saved, settings=knobs, changed=records)
+
+
+def _random_differences(opened: Opened, checkpoint: Checkpoint) -> list[Difference]:
+    """Whether the global generators can be put back; known before anything large is loaded."""
+    assert opened.run.device is not None
+    saved = load_checkpoint(checkpoint, section=RANDOM)
+    values: Any = saved.values.get(RANDOM, {})
+    problem = random_problem(saved.section(RANDOM), values, opened.run.device)
+    now = "seeded anew by the seed and the update"
+    if isinstance(opened.trainer, SupervisedTrainer):
+        now += "; the ordinary loop draws by position and does not need them"
+    return [Difference(RANDOM, problem, now)] if problem else []
 
 
 def _knob(fresh: Effective, saved: Effective | None, change: Difference | None, step: int) -> Effective:

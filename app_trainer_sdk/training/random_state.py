@@ -6,7 +6,7 @@ The ordinary loop draws by position and does not need them; a trainer with its o
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy
@@ -38,19 +38,33 @@ def restore_random(tensors: Mapping[str, Tensor], values: Mapping[str, Any], dev
     """Put the generators back.
 
     Raises:
-        InternalError: part of the state is missing; resuming with half of it would not be exact.
+        InternalError: it cannot be; resuming with half of the state would not be exact.
     """
-    missing = {"python", "numpy", "torch"} - tensors.keys()
-    if missing or not {"python", "numpy"} <= values.keys():
-        raise InternalError(
-            f"the checkpoint lacks the random state of {', '.join(sorted(missing)) or 'python or numpy'}",
-            expected="python, numpy and torch",
-        )
+    problem = random_problem(tensors, values, device)
+    if problem:
+        raise InternalError(f"the checkpoint has {problem}", expected="the state of every generator")
     version, gauss = values["python"]
     random.setstate((version, tuple(tensors["python"].tolist()), gauss))
     kind, position, has_gauss, cached = values["numpy"]
     words = tensors["numpy"].numpy().astype(numpy.uint32)
     numpy.random.set_state((kind, words, position, has_gauss, cached))
     torch.set_rng_state(tensors["torch"])
-    if device.type == "cuda" and "device" in tensors:
+    if device.type == "cuda":
         torch.cuda.set_rng_state(tensors["device"], device)
+
+
+def random_problem(tensors: Mapping[str, Tensor], values: Mapping[str, Any], device: torch.device) -> str:
+    """What keeps saved generators from being put back on this device and in these versions, or nothing."""
+    return ", ".join(_problems(tensors, values, device))
+
+
+def _problems(tensors: Mapping[str, Tensor], values: Mapping[str, Any], device: torch.device) -> Iterator[str]:
+    here, here_values = capture_random(device)
+    for name, tensor in here.items():
+        saved = tensors.get(name)
+        if saved is None or (name in here_values and name not in values):
+            yield f"no state of {name}"
+        elif (saved.dtype, saved.shape) != (tensor.dtype, tensor.shape):
+            yield f"{name} as {saved.dtype} {tuple(saved.shape)}, here {tensor.dtype} {tuple(tensor.shape)}"
+        elif name in here_values and values[name][0] != here_values[name][0]:
+            yield f"{name} of kind {values[name][0]}, here {here_values[name][0]}"

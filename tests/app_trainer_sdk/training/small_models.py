@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+import random
 
+import numpy
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch_helpers import make_trainer
 
-from app_trainer_sdk.values import Modules
+from app_trainer_sdk import Artifact, LossTerms, ModelRow, Modules, Snapshot, StepInfo, Trainer
 
 PLAIN = {
     "optimizer": "sgd", "beta1": 0.0, "learning_rate": 1.0, "schedule": "constant", "warmup_updates": 0,
@@ -73,3 +75,39 @@ def adapted_trainer(*, reentrant=False, head=True, **attributes):
         return (modules.root(torch.tensor(values)) - 1.0).pow(2).sum()
 
     return make_trainer(build, loss, [0, 1, 2, 3, 4, 5, 6, 7], **attributes)
+
+
+class Wanderer(Trainer):
+    """A loop of its own that draws from the global generators, in training and in evaluation."""
+
+    name, version, methods = "wanderer", "1", ("walk",)
+    models = (ModelRow("none", "No model", parameters=0),)
+    inputs = {}  # noqa: RUF012
+    artifacts = {"walk": ("weights",)}  # noqa: RUF012
+    closed: list[int] = []  # noqa: RUF012
+
+    def begin(self, run, saved):
+        start = {"step": 0, "at": torch.rand(2)}
+        return start if saved is None else {"step": saved.values["step"], "at": saved.tensors["model/at"]}
+
+    def training_steps(self, run, state):
+        try:
+            while state["step"] < run.settings.updates:
+                state["at"] = state["at"] + torch.randn(2) + random.random() + float(numpy.random.rand())
+                state["step"] += 1
+                yield StepInfo(state["step"], state["at"].sum())
+        finally:
+            self.closed.append(state["step"])
+
+    def snapshot(self, state):
+        return Snapshot({"model/at": state["at"]}, {"step": state["step"]})
+
+    def evaluate(self, run, state, split):
+        loss = state["at"].sum() + torch.randn(()) + random.random()
+        yield LossTerms(loss, metrics={"loss": (loss, 1.0)})
+
+    def export(self, run, saved, directory):
+        return Artifact("weights")
+
+    def replay(self, run, directory, controls):
+        return []

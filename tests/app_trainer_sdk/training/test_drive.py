@@ -8,10 +8,10 @@ import random
 import numpy
 import pytest
 import torch
+from small_models import Wanderer
 from torch import nn
 from torch_helpers import drive, make_trainer, open_training, same_tensors, train
 
-from app_trainer_sdk import Artifact, LossTerms, ModelRow, Snapshot, StepInfo, Trainer
 from app_trainer_sdk.errors import InternalError, StopRequested
 from app_trainer_sdk.training.drive import is_due, is_trained
 
@@ -119,42 +119,6 @@ def test_a_finished_training_is_known(tmp_path):
     training = train(line_trainer(), tmp_path, **JOB)
 
     assert is_trained(training.store.newest()[0], training.plan)
-
-
-class Wanderer(Trainer):
-    """A loop of its own that draws from the global generators, in training and in evaluation."""
-
-    name, version, methods = "wanderer", "1", ("walk",)
-    models = (ModelRow("none", "No model", parameters=0),)
-    inputs = {}  # noqa: RUF012
-    artifacts = {"walk": ("weights",)}  # noqa: RUF012
-    closed: list[int] = []  # noqa: RUF012
-
-    def begin(self, run, saved):
-        start = {"step": 0, "at": torch.rand(2)}
-        return start if saved is None else {"step": saved.values["step"], "at": saved.tensors["model/at"]}
-
-    def training_steps(self, run, state):
-        try:
-            while state["step"] < run.settings.updates:
-                state["at"] = state["at"] + torch.randn(2) + random.random() + float(numpy.random.rand())
-                state["step"] += 1
-                yield StepInfo(state["step"], state["at"].sum())
-        finally:
-            self.closed.append(state["step"])
-
-    def snapshot(self, state):
-        return Snapshot({"model/at": state["at"]}, {"step": state["step"]})
-
-    def evaluate(self, run, state, split):
-        loss = state["at"].sum() + torch.randn(()) + random.random()
-        yield LossTerms(loss, metrics={"loss": (loss, 1.0)})
-
-    def export(self, run, saved, directory):
-        return Artifact("weights")
-
-    def replay(self, run, directory, controls):
-        return []
 
 
 class TestOwnLoop:

@@ -15,18 +15,22 @@ from app_trainer_sdk.errors import BadData, BadJob, HardwareUnfit, InternalError
 from app_trainer_sdk.files import read_json
 from app_trainer_sdk.plan import DeviceFacts, Effective, Plan, plan_lines
 from app_trainer_sdk.start import Start
+from app_trainer_sdk.training.checkpoint import load_checkpoint
 from app_trainer_sdk.training.memory import Ledger
 from app_trainer_sdk.training.opening import _refuse_ranks, open_job, prepare, settle_plan, store_of
 from app_trainer_sdk.training.order import Order
+from app_trainer_sdk.values import Snapshot
 
+TOY, OWN_LOOP = "app_trainer_sdk.testing.toys:ToyTrainer", "small_models:Wanderer"
 SETTINGS = {"rows": 12, "validation_rows": 0, "updates": 3, "global_batch": 4, "checkpoint_every": 1}
 
 
-def start_of(directory, attempt=1, *, allow=(), **settings):
+def start_of(directory, attempt=1, *, allow=(), trainer=TOY, **settings):
     directory.mkdir(exist_ok=True)
+    asked = {"updates": 3, "checkpoint_every": 1} if trainer == OWN_LOOP else SETTINGS
     job = {
-        "schema": "app.trainer.job/v1", "job_id": "j", "trainer": "app_trainer_sdk.testing.toys:ToyTrainer",
-        "model": "toy-mlp", "hyperparameters": {**SETTINGS, **settings},
+        "schema": "app.trainer.job/v1", "job_id": "j", "trainer": trainer,
+        "model": "none" if trainer == OWN_LOOP else "toy-mlp", "hyperparameters": {**asked, **settings},
     }  # fmt: skip
     return Start(
         directory=str(directory), attempt=attempt, cache=str(directory / "cache"), job=job,
@@ -182,6 +186,75 @@ class TestAllowed:
 
         with pytest.raises(BadJob, match=r"with settings/learning_rate changed .* does not fit: .* is missing"):
             drive_opened(dataclasses.replace(prepare(job, plan, ledger), trainer=wider), start, plan, store)
+
+
+class TestRandom:
+    """Checkpoints that are whole and yet lack the generators' state."""
+
+    @staticmethod
+    def forgetful(start, *names):
+        """Save the newest checkpoint again without the state of some generators."""
+        store = store_of(start.layout, start)
+        newest, _ = store.newest()
+        saved = load_checkpoint(newest)
+        kept = {name: each for name, each in saved.tensors.items() if name not in names}
+        documents = {name: read_json(newest.path / name) for name in ("plan.json", "identity.json")}
+        store.save(newest.step, Snapshot(kept, saved.values), documents)
+
+    @pytest.mark.parametrize("trainer", [TOY, OWN_LOOP])
+    def test_refused_unless_it_is_allowed(self, tmp_path, trainer):
+        """Missing states are refused by name, with the option; allowed, the result tells what was done."""
+        start = start_of(tmp_path, trainer=trainer)
+        trained(start, stop_at=2)
+        self.forgetful(start, "random/numpy", "random/torch")
+        with pytest.raises(BadJob, match="--allow-change FIELD") as told:
+            settled(start_of(tmp_path, attempt=2, trainer=trainer))
+        plan = trained(start_of(tmp_path, attempt=2, trainer=trainer, allow=["random"]))
+        (change,) = plan.changed
+
+        assert str(told.value.problems[0]) == (
+            "random: found no state of numpy, no state of torch; "
+            "expected the state of every generator, in this version's form"
+        )
+        assert (change["field"], change["saved"]) == ("random", "no state of numpy, no state of torch")
+        assert change["now"].startswith("seeded anew by the seed and the update")
+        assert ("does not need them" in change["now"]) == (trainer != OWN_LOOP)
+
+    def test_the_ordinary_loop_goes_on_exactly(self, tmp_path):
+        """It draws by position: without the generators' state it still makes the same numbers."""
+        whole, cut = start_of(tmp_path / "whole"), start_of(tmp_path / "cut")
+        trained(whole)
+        trained(cut, stop_at=2)
+        self.forgetful(cut, "random/python", "random/numpy", "random/torch")
+        trained(start_of(tmp_path / "cut", attempt=2, allow=["random"]))
+
+        assert read_lines(cut.layout.metrics) == read_lines(whole.layout.metrics)
+
+    def test_a_loop_of_its_own_begins_new_draws(self, tmp_path):
+        """Neither those after the checkpoint nor those of the first update, and the same at each try."""
+        lines = []
+        for name in ("whole", "one", "two"):
+            start = start_of(tmp_path / name, trainer=OWN_LOOP)
+            trained(start, stop_at=0 if name == "whole" else 3)
+            if name != "whole":
+                self.forgetful(start, "random/python")
+                trained(start_of(tmp_path / name, attempt=2, trainer=OWN_LOOP, allow=["random"]))
+            lines.append(read_lines(start.layout.metrics))
+        whole, one, two = lines
+
+        assert one == two
+        assert one[0] == whole[0]
+        assert [line["step"] for line in one] == [1, 2, 3]
+        assert one[1]["loss"] != whole[1]["loss"]
+
+    def test_a_damaged_file_is_a_damaged_checkpoint(self, tmp_path):
+        """C1: bytes that changed on the disk are found by their digest, and the checkpoint before is used."""
+        start = start_of(tmp_path)
+        trained(start, stop_at=4)
+        file = start.layout.checkpoints / "step-00000002" / "random.safetensors"
+        file.write_bytes(file.read_bytes()[:-1] + b"?")
+
+        assert settled(start_of(tmp_path, attempt=2, allow=["random"]))[1].step == 1
 
 
 def test_only_damaged_checkpoints(tmp_path):

@@ -12,7 +12,7 @@ from torch_helpers import CPU, in_new_process
 
 from app_trainer_sdk.errors import InternalError
 from app_trainer_sdk.training.checkpoint import CheckpointStore, load_checkpoint
-from app_trainer_sdk.training.random_state import capture_random, restore_random
+from app_trainer_sdk.training.random_state import capture_random, random_problem, restore_random
 from app_trainer_sdk.values import Snapshot
 
 
@@ -74,7 +74,7 @@ def test_a_part_is_missing(name):
     tensors, values = capture_random(CPU)
     tensors.pop(name)
 
-    with pytest.raises(InternalError, match=f"lacks the random state of {name}"):
+    with pytest.raises(InternalError, match=f"has no state of {name}"):
         restore_random(tensors, values, CPU)
 
 
@@ -82,5 +82,24 @@ def test_values_are_missing():
     """The plain half of the state is missed as well."""
     tensors, values = capture_random(CPU)
 
-    with pytest.raises(InternalError, match="lacks the random state"):
+    with pytest.raises(InternalError, match="has no state of numpy"):
         restore_random(tensors, {"python": values["python"]}, CPU)
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "told"),
+    [
+        ("torch", torch.zeros(16, dtype=torch.uint8), "torch as torch.uint8 (16,), here torch.uint8"),
+        ("numpy", torch.zeros(624), "numpy as torch.float32 (624,), here torch.int64 (624,)"),
+    ],
+)
+def test_another_versions_form(name, state, told):
+    """A state that this version's generators cannot take is told before anything is put back."""
+    tensors, values = capture_random(CPU)
+    before = draws()
+
+    assert random_problem({**tensors, name: state}, values, CPU).startswith(told)
+    assert random_problem(tensors, {**values, "python": [2, None]}, CPU) == "python of kind 2, here 3"
+    assert random_problem(tensors, values, CPU) == ""
+    restore_random(tensors, values, CPU)
+    assert draws() == before
