@@ -15,6 +15,9 @@ from app_trainer_sdk.paths import number_from_environment
 from app_trainer_sdk.plan import Plan, plan_lines
 from app_trainer_sdk.sinks import Sink
 
+#: Of a phase's row an event carries the beginning; ``phases.jsonl`` has all of it.
+HOLDERS_IN_EVENT, OWNER_CHARACTERS, VERDICT_CHARACTERS = 3, 200, 500
+
 
 class Narrator:
     """Turns messages into events and lines.
@@ -91,7 +94,12 @@ class Narrator:
         self.say("job.phase", status="running", phase={"name": self.phase}, edge="start")
 
     def _on_phase_end(self, facts: dict[str, Any]) -> None:
-        self.say("job.phase", status="running", phase={"name": facts["phase"]}, edge="end", row=facts)
+        holders = [
+            {"owner": held["owner"][:OWNER_CHARACTERS], "tensors": held["tensors"], "bytes": held["bytes"]}
+            for held in facts["survivors"][:HOLDERS_IN_EVENT]
+        ]
+        row = {**facts, "survivors": holders, "verdict": facts["verdict"][:VERDICT_CHARACTERS]}
+        self.say("job.phase", status="running", phase={"name": facts["phase"]}, edge="end", row=row)
 
     def _on_work(self, facts: dict[str, Any]) -> None:
         total = f"/{facts['total']}" if facts["total"] else ""

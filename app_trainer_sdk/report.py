@@ -119,19 +119,21 @@ def _evaluations(layout: JobDirectory, result: Mapping[str, Any]) -> Iterator[st
 
 
 def _memory(layout: JobDirectory, result: Mapping[str, Any]) -> Iterator[str]:
-    rows = read_lines(layout.phases)
+    others = sorted(layout.root.glob(f"attempts/*/rank-*/{layout.phases.name}"))
+    rows = [row for path in (layout.phases, *others) for row in read_lines(path)]
     if not rows:
         return
     yield "## Phases"
     yield ""
-    yield "| attempt | phase | seconds | peak MiB | resident before → after MiB | verdict |"
-    yield "|---|---|---|---|---|---|"
+    yield "| attempt | rank | phase | seconds | peak MiB | resident before → after MiB | verdict |"
+    yield "|---|---|---|---|---|---|---|"
     for row in rows:
         before, after = row["before"]["resident"] // MIB, row["after"]["resident"] // MIB
-        verdict = row["verdict"] + (", reused" if row["reused"] else "")
+        verdict = (row["verdict"] + (", reused" if row["reused"] else "")).replace("|", "\\|")
         cells = (
             row["attempt"],
-            row["phase"],
+            row.get("rank", 0),
+            f"{row.get('within', '')}/{row['phase']}".lstrip("/"),
             f"{row['seconds']:.1f}",
             row["peak"] // MIB,
             f"{before} → {after}",

@@ -225,7 +225,8 @@ def refuse_if_not(value: Any, kind: type, what: str) -> None:
 
 def _ledger() -> Any:
     from app_trainer_sdk.training.device import pick_device
-    from app_trainer_sdk.training.memory import Ledger, probe_for
+    from app_trainer_sdk.training.ledger import Ledger
+    from app_trainer_sdk.training.memory import probe_for
 
     return Ledger(probe_for(pick_device()), lambda row: None, policy="report")
 

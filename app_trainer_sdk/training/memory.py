@@ -1,30 +1,20 @@
-"""Owns reading memory and the row each phase leaves: what it held, what it gave back.
+"""Owns reading memory: one probe for each kind of device, all with the same four questions.
 
 Allocated (bytes handed out), reserved (bytes the allocator took from the system), driver-used and resident
-are different counters and never added. This file must not know what a phase does.
+are different counters and never added. This file must not know what a phase is.
 """
 
 from __future__ import annotations
 
 import ctypes
-import gc
-import time
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import torch
 
-from app_trainer_sdk.errors import InternalError
-
 MIB = 1 << 20
-
-#: The first pass of a phase leaves library state behind (imports, thread pools, kernel caches: 24 MiB were
-#: seen for a first training step); only more than this is told as kept.
-RELEASE_TOLERANCE_BYTES = 64 * MIB
+COUNTER_TEST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -38,14 +28,23 @@ class Reading:
 
 
 class Probe(Protocol):
-    """Reads memory. Three exist: the CPU's, CUDA's, and a recording one for tests."""
+    """Reads memory. Three exist: the CPU's, CUDA's, and one for tests.
+
+    Attributes:
+        device: ``cpu`` or ``cuda``: where the bytes that ``allocated`` counts lie.
+        peak_of: the counter of :class:`Reading` that :meth:`peak` is a peak of, or empty when the peak is
+            that of the whole process.
+    """
+
+    device: str
+    peak_of: Literal["allocated", "resident", ""]
 
     def read(self) -> Reading:
         """Memory now, after the device has caught up."""
         ...
 
     def peak(self) -> int:
-        """Most bytes allocated at once since :meth:`reset`."""
+        """Most bytes held at once since :meth:`reset`."""
         ...
 
     def reset(self) -> None:
@@ -53,7 +52,7 @@ class Probe(Protocol):
         ...
 
     def release(self) -> None:
-        """Collect garbage and hand free memory back to the system."""
+        """Hand free memory back to the system; garbage is collected before."""
         ...
 
 
@@ -76,13 +75,24 @@ class _MallInfo2(ctypes.Structure):
 
 
 class CpuProbe:
-    """Memory of this process: glibc's counters, and the resident set with its high-water mark."""
+    """Memory of this process: glibc's counters, and the resident set with its high-water mark.
+
+    Where malloc is not glibc's (musl, a preloaded allocator) ``allocated`` is 0 and proves nothing.
+    """
+
+    device = "cpu"
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None)
+        self._trims = hasattr(self._libc, "malloc_trim")
+        self.peak_of: Literal["allocated", "resident", ""] = "resident"
         self._counts = hasattr(self._libc, "mallinfo2")
         if self._counts:
             self._libc.mallinfo2.restype = _MallInfo2
+            before = self.read().allocated
+            block = ctypes.create_string_buffer(COUNTER_TEST_BYTES)
+            self._counts = self.read().allocated - before >= COUNTER_TEST_BYTES
+            del block
 
     def read(self) -> Reading:
         """Memory now. ``allocated`` is what malloc handed out, mapped blocks included."""
@@ -101,17 +111,19 @@ class CpuProbe:
         try:
             Path("/proc/self/clear_refs").write_text("5")
         except OSError:
-            return  # the peak is then that of the whole process, which is still an upper bound
+            self.peak_of = ""  # the peak is then that of the whole process, which is still an upper bound
 
     def release(self) -> None:
-        """Collect garbage and trim the heap."""
-        gc.collect()
-        if self._counts:
+        """Trim the heap."""
+        if self._trims:
             self._libc.malloc_trim(0)
 
 
 class CudaProbe:
     """Memory of one card as torch's allocator and the driver count it."""
+
+    device = "cuda"
+    peak_of: Literal["allocated", "resident", ""] = "allocated"
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -134,8 +146,7 @@ class CudaProbe:
         torch.cuda.reset_peak_memory_stats(self._device)
 
     def release(self) -> None:
-        """Collect garbage, then empty torch's cache: in this order, or blocks still owned stay reserved."""
-        gc.collect()
+        """Empty torch's cache. Blocks that garbage still owns would stay reserved: collect before."""
         torch.cuda.empty_cache()
 
 
@@ -144,103 +155,11 @@ def probe_for(device: torch.device) -> Probe:
     return CudaProbe(device) if device.type == "cuda" else CpuProbe()
 
 
-@dataclass
-class Row:
-    """What one phase did with memory and time; one line of ``phases.jsonl``. Bytes and seconds."""
-
-    phase: str
-    inputs: Mapping[str, Any] = field(default_factory=dict)
-    before: Reading | None = None
-    after: Reading | None = None
-    peak: int = 0
-    seconds: float = 0.0
-    verdict: str = ""
-    reused: bool = False
-
-    def document(self) -> dict[str, Any]:
-        """The row as JSON."""
-        readings = {"before": self.before, "after": self.after}
-        told = {name: vars(reading) for name, reading in readings.items() if reading is not None}
-        facts = {"phase": self.phase, "inputs": dict(self.inputs), "peak": self.peak, "seconds": self.seconds}
-        return {**facts, **told, "verdict": self.verdict, "reused": self.reused}
-
-
-class Ledger:
-    """Measures phases and writes a row for each.
-
-    Args:
-        probe: reads memory.
-        write: takes a finished row.
-        policy: what happens when a phase that promised to release did not.
-        clock: seconds, monotonic.
-    """
-
-    def __init__(
-        self,
-        probe: Probe,
-        write: Callable[[Row], None],
-        *,
-        policy: Literal["report", "warn", "raise"] = "warn",
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        self._probe = probe
-        self._write = write
-        self._policy = policy
-        self._clock = clock
-
-    @contextmanager
-    def phase(
-        self, name: str, *, inputs: Mapping[str, Any] | None = None, releases: bool = True
-    ) -> Iterator[Row]:
-        """Measure what happens inside.
-
-        Args:
-            name: the phase.
-            inputs: what went in, for the row.
-            releases: whether everything made inside should be gone afterwards.
-        """
-        row = Row(name, inputs or {})
-        self._probe.release()
-        row.before = self._probe.read()
-        self._probe.reset()
-        started = self._clock()
-        try:
-            yield row
-        except BaseException as error:
-            row.verdict = f"failed: {type(error).__name__}"
-            raise
-        finally:
-            row.peak = self._probe.peak()
-            row.seconds = self._clock() - started
-            self._probe.release()
-            row.after = self._probe.read()
-            row.verdict = row.verdict or _verdict(row, releases)
-            self._write(row)
-        self._complain(row)
-
-    def _complain(self, row: Row) -> None:
-        if not row.verdict.startswith("kept"):
-            return
-        sentence = f"phase {row.phase} {row.verdict} after its end"
-        if self._policy == "raise":
-            raise InternalError(
-                sentence,
-                expected="everything made inside to be gone",
-                setting="/hyperparameters/memory_release",
-            )
-        if self._policy == "warn":
-            warnings.warn(sentence, stacklevel=3)
-
-
-def _verdict(row: Row, releases: bool) -> str:
-    if not releases:
-        return "held on purpose"
-    assert row.before is not None
-    assert row.after is not None
-    if not row.after.allocated:
-        return "unproven: this system does not count allocated bytes"
-    kept = row.after.allocated - row.before.allocated
-    return "released" if kept <= RELEASE_TOLERANCE_BYTES else f"kept {kept / MIB:,.0f} MiB"
+def size_text(size: int) -> str:
+    """Bytes for people: ``60.0 MiB``."""
+    if abs(size) >= MIB:
+        return f"{size / MIB:,.1f} MiB"
+    return f"{size / 1024:,.1f} KiB" if abs(size) >= 1024 else f"{size} bytes"
 
 
 def _status_bytes(name: str) -> int:

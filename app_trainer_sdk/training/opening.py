@@ -30,7 +30,7 @@ from app_trainer_sdk.start import Start
 from app_trainer_sdk.training.checkpoint import CheckpointStore, load_checkpoint
 from app_trainer_sdk.training.device import DTYPES, device_facts, pick_device
 from app_trainer_sdk.training.identity import compare_identity, describe_identity
-from app_trainer_sdk.training.memory import Ledger
+from app_trainer_sdk.training.ledger import Ledger
 from app_trainer_sdk.training.optim import eight_bit_problem
 from app_trainer_sdk.training.phases import run_phases
 from app_trainer_sdk.training.random_state import random_problem

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from app_trainer_sdk.errors import InternalError, did_you_mean
 from app_trainer_sdk.files import read_json, remove_tree, sync_directory, sync_file, write_json
-from app_trainer_sdk.training.memory import Ledger
+from app_trainer_sdk.training.ledger import Ledger
 from app_trainer_sdk.training.randomness import CPU, global_seeds
 from app_trainer_sdk.values import JSON, Phase
 

@@ -28,10 +28,12 @@ from app_trainer_sdk.plan import Plan
 from app_trainer_sdk.start import Start
 from app_trainer_sdk.training.checkpoint import CheckpointStore, load_checkpoint
 from app_trainer_sdk.training.compiled import count_graphs
+from app_trainer_sdk.training.device import pick_device
 from app_trainer_sdk.training.drive import Desk, Drive, is_trained, pick_for_export
 from app_trainer_sdk.training.ema import averaged
+from app_trainer_sdk.training.ledger import Ledger, Row
 from app_trainer_sdk.training.meeting import ending, meet
-from app_trainer_sdk.training.memory import Ledger, Row, probe_for
+from app_trainer_sdk.training.memory import probe_for
 from app_trainer_sdk.training.metrics import append_line
 from app_trainer_sdk.training.opening import Opened, identity_of, open_job, prepare, settle_plan, store_of
 from app_trainer_sdk.training.optimizer_state import described
@@ -53,13 +55,14 @@ class Rank:
 
     def work(self) -> dict[str, Any]:
         """Do the job and return the facts of its outcome."""
-        ledger = self._ledger("warn")
+        probe = probe_for(pick_device(self.team.rank))
+        ledger = Ledger(probe, self._write_row, rank=self.team.rank)
         self._enter("examine")
         check, team = self.token.check, self.team
         store = store_of(self.layout, self.start)
         with team.first("the plan", check):
             opened = open_job(self.start, ledger=ledger, check=check, progress=self._progress, rank=team.rank)
-            ledger = self._ledger(opened.asked.memory_release)
+            ledger.policy = opened.asked.memory_release
             plan, checkpoint = settle_plan(opened, self.start, store)
         team.compare("the checkpoint", checkpoint.path.name if checkpoint is not None else "none", check)
         self._say_plan(opened, plan, store)
@@ -161,17 +164,11 @@ class Rank:
             )
         return {"asked": len(answers), "same": True}
 
-    def _ledger(self, policy: Any) -> Ledger:
-        from app_trainer_sdk.training.device import pick_device
-
-        return Ledger(probe_for(pick_device(self.team.rank)), self._write_row, policy=policy)
-
     def _write_row(self, row: Row) -> None:
-        self.timings[row.phase] = self.timings.get(row.phase, 0.0) + row.seconds
-        if not self.team.speaks:
-            return
+        if not row.within:  # the time of a scope inside is time of the one around it
+            self.timings[row.phase] = self.timings.get(row.phase, 0.0) + row.seconds
         document = {"attempt": self.start.attempt, **row.document()}
-        append_line(self.layout.phases, document)
+        append_line(self._written().phases, document)
         self.channel.say("phase_end", **document)
 
     def _enter(self, phase: str) -> None:

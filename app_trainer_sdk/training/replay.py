@@ -15,7 +15,8 @@ from app_trainer_sdk.files import read_json, write_json
 from app_trainer_sdk.plan import Plan
 from app_trainer_sdk.start import Start
 from app_trainer_sdk.training.device import pick_device
-from app_trainer_sdk.training.memory import Ledger, probe_for
+from app_trainer_sdk.training.ledger import Ledger
+from app_trainer_sdk.training.memory import probe_for
 from app_trainer_sdk.training.opening import open_job, prepare
 
 

@@ -49,3 +49,17 @@ def test_the_latest_progress_comes_before_anything_else(tmp_path: Path, monkeypa
 
     said = [(event.type, event.document.get("progress", {}).get("step")) for event in sink.events]
     assert said == [("job.progress", 1), ("job.progress", 3), ("job.artifact", None)]
+
+
+def test_a_phase_that_kept_much_fits_an_event(tmp_path: Path):
+    """D1: an event names the largest holders and stays within its size; the row on disk has them all."""
+    teller, sink, _ = narrator(tmp_path)
+    example = {"path": "x" * 300, "shape": [1], "dtype": "float32", "device": "cpu", "bytes": 4}
+    held = {"owner": "x" * 300, "kind": "", "tensors": 1, "bytes": 4, "examples": [example] * 5}
+    facts = {"phase": "encode", "verdict": "kept " + "x" * 3000, "survivors": [held] * 20, "peak": 7}
+    teller.hear({"kind": "phase_end", **facts})
+    (event,) = sink.events
+
+    assert event.document["row"]["peak"] == 7
+    assert [each["bytes"] for each in event.document["row"]["survivors"]] == [4, 4, 4]
+    assert len(event.body) <= 4096

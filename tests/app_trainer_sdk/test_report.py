@@ -83,6 +83,10 @@ def test_a_whole_report(tmp_path: Path):
     )
     state = {"dtype": "uint8", "tensors": 2, "parameters": 6400, "bytes": 13400}
     optimizer = {"class": "AdamW8bit", "fused": False, "groups": [{"lr_scale": 1.0, "state": [state]}]}
+    other = layout.attempt(1) / "rank-1" / layout.phases.name
+    other.parent.mkdir(parents=True)
+    row = {"attempt": 1, "rank": 1, "within": "train", "phase": "encode", "seconds": 1.0, "peak": 0}
+    put(other, {**row, "before": side, "after": side, "verdict": "kept 1 KiB: a | b", "reused": False})
     output = {"name": "weights", "path": "artifacts/weights", "bytes": 1596, "sha256": "ab"}
     comparison = [{"prompt": "LOVE\n n.", "before": "a", "after": {"b": 1}}]
     write_report(
@@ -108,7 +112,8 @@ def test_a_whole_report(tmp_path: Path):
         "| 0 | uint8 | 2 | 6,400 | 13,400 |",
         "| update | split | error | loss |",
         "| 2 | validation | not finite | 1.5000 |",
-        "| 1 | train | 2.0 | 400 | 300 → 300 | released, reused |",
+        "| 1 | 0 | train | 2.0 | 400 | 300 → 300 | released, reused |",
+        "| 1 | 1 | train/encode | 1.0 | 0 | 300 → 300 | kept 1 KiB: a \\| b |",
         "* `artifacts/weights`: 1,596 bytes, sha256 ab",
         "### LOVE n.",
         '* after: {"b": 1}',

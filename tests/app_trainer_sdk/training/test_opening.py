@@ -16,7 +16,7 @@ from app_trainer_sdk.files import read_json
 from app_trainer_sdk.plan import DeviceFacts, Effective, Plan, plan_lines
 from app_trainer_sdk.start import Start
 from app_trainer_sdk.training.checkpoint import load_checkpoint
-from app_trainer_sdk.training.memory import Ledger
+from app_trainer_sdk.training.ledger import Ledger
 from app_trainer_sdk.training.opening import _refuse_ranks, open_job, prepare, settle_plan, store_of
 from app_trainer_sdk.training.order import Order
 from app_trainer_sdk.values import Snapshot

@@ -10,7 +10,7 @@ import torch
 from torch_helpers import StillProbe, make_trainer, open_training
 
 from app_trainer_sdk.errors import InternalError, StopRequested
-from app_trainer_sdk.training.memory import Ledger
+from app_trainer_sdk.training.ledger import Ledger
 from app_trainer_sdk.training.phases import phase_key, run_phases
 from app_trainer_sdk.values import Phase
 

@@ -8,7 +8,7 @@ import pytest
 from torch_helpers import StillProbe, drive_opened
 
 from app_trainer_sdk.start import Start
-from app_trainer_sdk.training.memory import Ledger
+from app_trainer_sdk.training.ledger import Ledger
 from app_trainer_sdk.training.opening import open_job, prepare, settle_plan, store_of
 from app_trainer_sdk.training.replay import main
 

@@ -31,7 +31,8 @@ from app_trainer_sdk.start import Start
 from app_trainer_sdk.training.checkpoint import CheckpointStore, load_checkpoint
 from app_trainer_sdk.training.device import DTYPES
 from app_trainer_sdk.training.drive import Desk, Drive
-from app_trainer_sdk.training.memory import Ledger, Reading
+from app_trainer_sdk.training.ledger import Ledger
+from app_trainer_sdk.training.memory import Reading
 from app_trainer_sdk.training.opening import Opened, identity_of
 from app_trainer_sdk.training.phases import run_phases
 from app_trainer_sdk.values import Artifact, Batch, LossTerms, Modules, Snapshot
@@ -71,6 +72,9 @@ class RecordingChannel(RankChannel):
 
 class StillProbe:
     """Memory that never changes, or changes as a test says: readings are handed out in order."""
+
+    device = "cpu"
+    peak_of = "allocated"
 
     def __init__(self, *allocated: int) -> None:
         self.allocated = list(allocated)
