@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python
 PIP_FLAGS := --quiet --disable-pip-version-check --constraint constraints.txt
 export APP_TRAINER_CACHE_DIR ?= $(CURDIR)/.cache/app_trainer_sdk
 
-.PHONY: setup demo test check format bench clean
+.PHONY: setup demo test soak check format bench clean
 
 setup: $(VENV)/.ready
 
@@ -25,6 +25,11 @@ demo: setup
 
 test: setup
 	$(RUN) -m pytest --numprocesses 2 --dist loadfile
+
+# Hundreds of kills where the tests make thirty; each job must end as one that nobody touched.
+SOAK_KILLS ?= 300
+soak: setup
+	SOAK_KILLS=$(SOAK_KILLS) $(RUN) -m pytest --capture=no tests/app_trainer_sdk/training/test_kills.py
 
 check: setup
 	$(VENV)/bin/ruff check .

@@ -38,6 +38,9 @@ class ToyHyperparameters(Hyperparameters):
 
     rows: Annotated[int, Field(ge=0, le=1_000_000)] = setting(40, "Training rows.", unit="rows")
     validation_rows: Annotated[int, Field(ge=0, le=1_000_000)] = setting(10, "Held-out rows.", unit="rows")
+    width: Annotated[int, Field(ge=1, le=10_000_000)] = setting(
+        FEATURES, "Hidden values; from 512 on 8-bit state is 8-bit.", unit="values"
+    )
     dropout: Annotated[float, Field(ge=0, lt=1)] = setting(0.1, "Share of hidden values dropped.")
     noise: Annotated[float, Field(ge=0)] = setting(0.1, "Noise added to inputs and in the loss.")
     unit_free_share: Annotated[float, Field(ge=0, le=1)] = setting(0.0, "Share of rows that train nothing.")
@@ -103,9 +106,9 @@ class ToyTrainer(SupervisedTrainer):
     def build_model(self, run: Run, *, weights: bool) -> Modules:
         from torch import nn
 
-        blocks = [nn.Sequential(nn.Linear(FEATURES, FEATURES), nn.Tanh(), nn.Dropout(run.settings.dropout))] * 1
-        root = nn.Sequential(*blocks, nn.Linear(FEATURES, 1))
-        return Modules(root, blocks=blocks)
+        width, dropout = run.settings.width, nn.Dropout(run.settings.dropout)
+        block = nn.Sequential(nn.Linear(FEATURES, width), nn.Tanh(), dropout)
+        return Modules(nn.Sequential(block, nn.Linear(width, 1)), blocks=[block])
 
     def dataset(self, run: Run, split: str) -> ToyRows:
         settings = run.settings

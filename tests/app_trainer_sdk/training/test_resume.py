@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
-import os
-import random
-import signal
-import subprocess
-import sys
-import time
 from itertools import chain
 from pathlib import Path
 from typing import ClassVar
@@ -30,7 +23,6 @@ from torch_helpers import (
 )
 
 from app_trainer_sdk.errors import BadJob, InternalError
-from app_trainer_sdk.files import sha256_tree
 from app_trainer_sdk.training import supervised
 from app_trainer_sdk.training.checkpoint import load_checkpoint
 
@@ -315,6 +307,12 @@ class Noisy(nn.Module):
         return self.layers(x).squeeze(-1)
 
 
+def _noisy_loss(modules, values, random):
+    x = torch.tensor(values).unsqueeze(-1)
+    noise = torch.randn(x.shape, generator=random.torch()) * 0.1
+    return (modules.root(x + noise) - x).pow(2).sum()
+
+
 class TestStopAnywhere:
     JOB: ClassVar = {
         "epochs": 2, "microbatch": 2, "gradient_accumulation_steps": 2, "evaluate_every": 2,
@@ -347,6 +345,28 @@ class TestStopAnywhere:
             assert resumed.evaluations() == whole.evaluations(), check
             assert same_tensors(resumed.snapshot().section("model"), whole.snapshot().section("model")), check
             assert same_tensors(resumed.snapshot().section("optimizer"), whole.snapshot().section("optimizer"))
+
+    @pytest.mark.parametrize("average", [0.0, 0.9])
+    def test_three_stops_within_one_pass(self, tmp_path, average):
+        """B1: stopped after 1, 2 and 4 updates of a pass of six, resumed each time, a run is still the same."""
+        job = {**self.JOB, "microbatch": 1, "evaluate_every": 5, "ema_decay": average}
+        trainer = make_trainer(
+            lambda run: nn.Sequential(nn.Linear(1, 8), nn.Dropout(0.2), nn.Linear(8, 1)), _noisy_loss,
+            [0.1 * row for row in range(12)], validation=[0.3, 0.4],
+        )  # fmt: skip
+        whole = train(trainer, tmp_path / "whole", **job)
+        made = []
+        for updates in (1, 1, 2):  # an update asks three times, and the first start evaluates before it
+            evaluations = 2 * 2 if not made else 0
+            stopped = train(trainer, tmp_path / "cut", stop_at=3 * updates + evaluations, **job)
+            made.append(len(stopped.metrics()))
+        resumed = train(trainer, tmp_path / "cut", **job)
+
+        assert made == [1, 2, 4]
+        assert whole.plan.updates_per_epoch == 6
+        assert resumed.metrics() == whole.metrics()
+        assert resumed.evaluations() == whole.evaluations()
+        assert same_tensors(resumed.snapshot().tensors, whole.snapshot().tensors)
 
     def test_stopped_again_and_again(self, tmp_path):
         """B3: stopped at every ninth check until it is done, a run is still the same."""
@@ -409,108 +429,3 @@ def test_the_loss_scale_goes_on(tmp_path):
     assert (between["scale"], between["_growth_tracker"]) == (32768.0, 1)
     assert second.snapshot().values["scaler"] == whole.snapshot().values["scaler"]
     assert second.metrics() == whole.metrics()
-
-
-TOY = {
-    "trainer": "app_trainer_sdk.testing.toys:ToyTrainer", "model": "toy-mlp", "job_id": "toy",
-    "hyperparameters": {
-        "epochs": 3, "rows": 43, "validation_rows": 5, "dropout": 0.2, "noise": 0.3, "unit_free_share": 0.1,
-        "microbatch": 2, "gradient_accumulation_steps": 2, "warmup_updates": 5, "evaluate_every": 4,
-        "checkpoint_every": 2, "sleep_seconds": 0.02, "dataloader_workers": 1,
-    },
-}  # fmt: skip
-
-
-def start_toy(directory, job=TOY):
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / "asked.json").write_text(json.dumps(job))
-    environment = {**os.environ, "APP_TRAINER_CACHE_DIR": str(directory / "cache"), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, "-m", "app_trainer_sdk.run", "--quiet", "--job", directory / "asked.json",
-         "--job-dir", directory / "job"],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment,
-    )  # fmt: skip
-
-
-def wait_for(condition, process, seconds=60.0):
-    """Wait until ``condition`` holds; a process that ended first is a failure."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert process.poll() is None, process.stdout.read().decode()
-        assert time.monotonic() < deadline, "too slow"
-        time.sleep(0.002)
-
-
-def rank_of(supervisor):
-    """The training process of a supervisor."""
-    children = Path(f"/proc/{supervisor.pid}/task/{supervisor.pid}/children").read_text().split()
-    assert children
-    return int(children[0])
-
-
-def newest_step(job):
-    """The newest checkpoint's step by its name, -1 while there is none."""
-    return max((int(each.name.split("-")[1]) for each in (job / "checkpoints").glob("step-*")), default=-1)
-
-
-def finish(process):
-    output, _ = process.communicate(timeout=120)
-    return process.returncode, output.decode()
-
-
-@pytest.fixture(scope="module")
-def toy_job(tmp_path_factory):
-    """The directory of a toy job that nobody touched."""
-    directory = tmp_path_factory.mktemp("toy")
-    code, output = finish(start_toy(directory))
-    assert code == 0, output
-    return directory / "job"
-
-
-class TestKilled:
-    def test_rank_and_supervisor_killed(self, tmp_path, toy_job):
-        """B1, C1: killed by SIGKILL four times - the rank, and once the supervisor - at random moments of the
-        steps, saving included, the toy ends with the metrics, evaluations and artifact bytes of a run that
-        nobody touched.
-        """  # fmt: skip
-        moments = random.Random(20)
-        job = tmp_path / "job"
-        for victim in ("rank", "supervisor", "rank", "rank"):
-            before = newest_step(job)
-            process = start_toy(tmp_path)
-            wait_for(lambda before=before: newest_step(job) > before, process)
-            time.sleep(moments.random() * 0.15)
-            target = process.pid if victim == "supervisor" else rank_of(process)
-            os.kill(target, signal.SIGKILL)
-            code, _ = finish(process)
-
-            assert code == (-signal.SIGKILL if victim == "supervisor" else 70)
-        code, output = finish(start_toy(tmp_path))
-
-        assert code == 0, output
-        assert_same_job(job, toy_job)
-
-    def test_a_finished_job_is_left_alone(self, toy_job):
-        """B2: a job that is complete says so, makes no update and leaves its artifact's bytes."""
-        whole = toy_job
-        digest = sha256_tree(whole / "artifacts")
-        before = (whole / "metrics.jsonl").read_bytes()
-        process = subprocess.run(
-            [sys.executable, "-m", "app_trainer_sdk.run", "--job", whole.parent / "asked.json",
-             "--job-dir", whole],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-
-        assert process.returncode == 0
-        assert "already complete" in process.stdout + process.stderr
-        assert sha256_tree(whole / "artifacts") == digest
-        assert (whole / "metrics.jsonl").read_bytes() == before
-
-
-def assert_same_job(job, whole):
-    assert read_lines(job / "metrics.jsonl") == read_lines(whole / "metrics.jsonl")
-    assert read_lines(job / "evaluations.jsonl") == read_lines(whole / "evaluations.jsonl")
-    assert sha256_tree(job / "artifacts") == sha256_tree(whole / "artifacts")
-    ours, theirs = (json.loads((each / "result.json").read_text()) for each in (job, whole))
-    assert ours["counters"] == theirs["counters"]
-    assert ours["status"] == "succeeded"

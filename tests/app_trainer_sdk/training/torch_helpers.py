@@ -298,21 +298,24 @@ def as_bytes(tensor: torch.Tensor) -> bytes:
     )  # fmt: skip
 
 
+def fork_server() -> Any:
+    """A context whose processes are forked from one that has imported everything once and done nothing else."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(
+        [  # DDP imports torch._dynamo, and 8-bit state bitsandbytes: both take longer than most tests
+            "torch", "torch._dynamo", "bitsandbytes", "app_trainer_sdk.training.rank",
+            "app_trainer_sdk.training.supervised", "pytest",
+        ]
+    )  # fmt: skip
+    return context
+
+
 def in_new_process(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function of a test module in a process that never saw this one's objects, and give its answer.
 
     The processes are forked from a server that has imported torch once and done nothing else.
     """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        [  # DDP imports torch._dynamo, which takes longer than most tests
-            "torch",
-            "torch._dynamo",
-            "app_trainer_sdk.training.drive",
-            "app_trainer_sdk.training.supervised",
-            "pytest",
-        ]
-    )
+    context = fork_server()
     ours, theirs = context.Pipe(duplex=False)
     source = sys.modules[function.__module__].__file__
     process = context.Process(target=_child, args=(theirs, source, function.__name__, arguments))
