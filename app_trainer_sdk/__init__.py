@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from app_trainer_sdk.handle import Run
     from app_trainer_sdk.hyperparameters import Hyperparameters, setting
     from app_trainer_sdk.job import Job, load_job
+    from app_trainer_sdk.streams import IterableStream, StatefulStream
     from app_trainer_sdk.values import (
         JSON,
         Artifact,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
         Phase,
         Snapshot,
         StepInfo,
+        Stream,
     )
 
 _HOMES = {
@@ -39,9 +41,10 @@ _HOMES = {
     "handle": ("Run",),
     "hyperparameters": ("Hyperparameters", "setting"),
     "job": ("Job", "load_job"),
+    "streams": ("IterableStream", "StatefulStream"),
     "values": (
         "JSON", "Artifact", "Batch", "Dataset", "Examination", "Input", "LossTerms", "Modules", "Phase",
-        "Snapshot", "StepInfo",
+        "Snapshot", "StepInfo", "Stream",
     ),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
@@ -50,7 +53,7 @@ __all__ = [  # noqa: RUF022 - one list, kept in _HOMES
     "__version__", "Floor", "ModelRow", "Requirements", "WeightSource", "SupervisedTrainer", "Trainer",
     "BadData", "BadJob", "InputMissing", "TrainerError", "Run", "Hyperparameters", "setting", "Job",
     "load_job", "JSON", "Artifact", "Batch", "Dataset", "Examination", "Input", "LossTerms", "Modules",
-    "Phase", "Snapshot", "StepInfo",
+    "Phase", "Snapshot", "StepInfo", "Stream", "IterableStream", "StatefulStream",
 ]  # fmt: skip
 
 

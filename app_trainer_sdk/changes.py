@@ -22,8 +22,8 @@ SETTINGS = "settings/"
 RANDOM = "random"
 #: Fields of a checkpoint's identity, settings aside, that may change.
 FIELDS = (
-    "trainer_version", "dataset", "rows", "weights", "replicas", "threads", "device", "kernels", "torch",
-    RANDOM,
+    "trainer_version", "dataset", "rows", "stream", "weights", "replicas", "threads", "device", "kernels",
+    "torch", RANDOM,
 )  # fmt: skip
 #: What no wish makes possible, and why.
 NEVER = {

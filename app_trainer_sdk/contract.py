@@ -31,6 +31,7 @@ from app_trainer_sdk.values import (
     Phase,
     Snapshot,
     StepInfo,
+    Stream,
 )
 
 if TYPE_CHECKING:
@@ -148,8 +149,11 @@ class SupervisedTrainer(Trainer):
         """Build the modules, on the CPU. With ``weights`` false only shapes matter: load nothing."""
 
     @abstractmethod
-    def dataset(self, run: Run, split: str) -> Dataset:
-        """The rows of ``split`` (``train``, ``validation``, ``test``); empty when there is no such split."""
+    def dataset(self, run: Run, split: str) -> Dataset | Stream:
+        """The rows of ``split`` (``train``, ``validation``, ``test``); empty when there is no such split.
+
+        For ``train`` it may be a :class:`~app_trainer_sdk.values.Stream`.
+        """
 
     @abstractmethod
     def collate(self, run: Run, items: Sequence[Any]) -> Batch:

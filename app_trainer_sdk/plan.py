@@ -11,6 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from app_trainer_sdk.changes import change_lines
+from app_trainer_sdk.data_facts import (
+    STREAMS,
+    DataFacts,
+    choose_sampling,
+    choose_workers,
+    groups_of_batches,
+    refuse_impossible_order,
+)
 from app_trainer_sdk.errors import BadData, BadJob, HardwareUnfit, Problem
 from app_trainer_sdk.hyperparameters import Hyperparameters, batch_equation
 from app_trainer_sdk.tradeoffs import CompileTimes, choose_compile, choose_eight_bit, trained_parameters
@@ -45,25 +53,6 @@ class DeviceFacts:
 
 
 @dataclass(frozen=True)
-class DataFacts:
-    """What is known of the data before training, and what the trainer asks of a batch.
-
-    Attributes:
-        rows: training rows, or None when the work is not counted in rows.
-        fingerprint: digest of the data.
-        minimum_rows: least rows of a microbatch.
-        coupled_rows: whether rows see each other, so that a batch is never split.
-        group_sizes: rows of each group, where they are known.
-    """
-
-    rows: int | None
-    fingerprint: str = ""
-    minimum_rows: int = 1
-    coupled_rows: bool = False
-    group_sizes: Sequence[int] = ()
-
-
-@dataclass(frozen=True)
 class Effective:
     """One knob: what was asked, what it became, why."""
 
@@ -76,8 +65,8 @@ class Effective:
 class Plan:
     """Every number of a run.
 
-    ``settings`` holds each knob, ``changed`` what resumes were allowed to change (field, saved, now, step); the
-    rest is arithmetic people ask for.
+    ``settings`` holds each knob, ``changed`` what resumes were allowed to change (field, saved, now, step),
+    ``stream`` how the training data resumes when it is a stream; the rest is arithmetic people ask for.
     """
 
     trainer: str
@@ -96,6 +85,7 @@ class Plan:
     batch: str
     settings: Mapping[str, Effective] = field(default_factory=dict)
     changed: Sequence[Mapping[str, JSON]] = ()
+    stream: str = ""
 
     def document(self) -> dict[str, Any]:
         """The plan as JSON."""
@@ -157,8 +147,10 @@ def resolve_plan(
     batch = _batch(settings, replicas, data)
     knobs |= batch
     total = _number(batch["global_batch"])
-    knobs |= _order(settings)
-    groups = _groups(settings, trainer, data)
+    refuse_impossible_order(settings, data, replicas)
+    knobs["sampling"] = _choose(settings, "sampling", *choose_sampling(data))
+    knobs["dataloader_workers"] = _choose(settings, "dataloader_workers", *choose_workers(data))
+    groups = groups_of_batches(settings, trainer, data)
     per_epoch = _windows(data, total, groups)
     knobs |= _duration(settings, per_epoch)
     updates = _number(knobs["updates"])
@@ -177,7 +169,7 @@ def resolve_plan(
         threads=max(1, device.cores // replicas) if device.kind == "cpu" else device.cores,
         precision=str(knobs["mixed_precision"].effective), device=f"{device.kind}: {device.name}",
         batch=batch_equation(micro, steps, replicas) + " examples per update",
-        settings=dict(sorted(knobs.items())),
+        settings=dict(sorted(knobs.items())), stream=data.stream,
     )  # fmt: skip
 
 
@@ -192,6 +184,8 @@ def plan_lines(plan: Plan) -> list[str]:
         f"  {seen} examples seen{rows}",
         f"  microbatch × accumulation × replicas: {plan.batch}",
     ]
+    if plan.stream:
+        lines.append(f"  training data: a stream, resumed {plan.stream}: {STREAMS[plan.stream]}")
     for name, knob in plan.settings.items():
         asked = "" if knob.requested == knob.effective else f" (asked {knob.requested})"
         lines.append(f"  {name:<28} {knob.effective!s:<14}{asked} {knob.why}".rstrip())
@@ -282,29 +276,6 @@ def _accumulation(settings: Hyperparameters, at_once: int) -> tuple[int, str]:
     return max(1, settings.global_batch // at_once), FOLLOWS
 
 
-def _order(settings: Hyperparameters) -> dict[str, Effective]:
-    if settings.sampling != "auto":
-        return {"sampling": Effective(settings.sampling, settings.sampling, "asked for")}
-    return {"sampling": Effective("auto", "shuffled", "every row once an epoch, each time in another order")}
-
-
-def _groups(settings: Hyperparameters, trainer: str, data: DataFacts) -> Sequence[int]:
-    """Rows of each group when batches have rows of one group only; else nothing."""
-    if settings.batching != "by_group":
-        return ()
-    if not data.group_sizes or sum(data.group_sizes) != data.rows:
-        found = f"'by_group', and the trainer {trainer} tells groups of {list(data.group_sizes)[:8]} rows "
-        wrong = Problem("/hyperparameters/batching", found + f"for {data.rows} rows", "another batching")
-        raise BadJob("the updates of an epoch cannot be counted:", problems=[wrong])
-    if min(data.group_sizes) < data.minimum_rows:
-        raise BadData(
-            f"a group of the training split has {min(data.group_sizes)} rows",
-            expected=f"at least {data.minimum_rows}, the fewest rows this trainer can train on at once",
-            setting="/hyperparameters/batching or the dataset",
-        )  # fmt: skip
-    return data.group_sizes
-
-
 def _windows(data: DataFacts, total: int, groups: Sequence[int]) -> int | None:
     if data.rows is None:
         return None
@@ -347,7 +318,6 @@ def _machine(settings: Hyperparameters, device: DeviceFacts) -> dict[str, Effect
     knobs = {"mixed_precision": _precision(settings, device)}
     choices = {
         "gradient_checkpointing": (False, "recomputing costs time; ask for it when memory is short"),
-        "dataloader_workers": (0, "reading in the training process costs least until reading is slow"),
     }
     return knobs | {name: _choose(settings, name, *choice) for name, choice in choices.items()}
 

@@ -78,6 +78,9 @@ def _training(layout: JobDirectory, result: Mapping[str, Any]) -> Iterator[str]:
     yield f"* time in updates: {seconds_text(seconds)}, waiting for data {share:.1f} %"
     if result.get("compiled_graphs"):
         yield f"* graphs compiled in this attempt: {result['compiled_graphs']}"
+    stream = result.get("stream") or {}
+    for update in stream.get("not_exact_after", ()):
+        yield f"* data order not exact after update {update}: the stream could not go on where it was"
     for line in lines:
         if not line["applied"]:
             names = ", ".join(line.get("nonfinite", []))

@@ -5,10 +5,10 @@ This file must not import torch: tensors appear in annotations only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from app_trainer_sdk.handle import Run
     from app_trainer_sdk.training.randomness import Random
 
+#: How a stream goes on after a stop.
+Resuming: TypeAlias = Literal["exact", "by replay", "not exact"]
 JSON: TypeAlias = "bool | int | float | str | Sequence[JSON] | Mapping[str, JSON] | None"
 
 
@@ -58,12 +60,14 @@ class Examination:
         facts: JSON for the report: rows of each split, leak check, masked rows.
         group_sizes: training rows of each group in the order of the groups' names; a job with ``batching``
             ``by_group`` needs them, since the number of updates follows from them.
+        stream: how the training data resumes when it is a :class:`Stream`, whose ``rows`` are None.
     """
 
     rows: int | None
     fingerprint: str = ""
     facts: Mapping[str, JSON] = field(default_factory=dict)
     group_sizes: Sequence[int] = ()
+    stream: Resuming | Literal[""] = ""
 
 
 class Dataset(Protocol):
@@ -84,6 +88,34 @@ class Dataset(Protocol):
         A dataset whose code draws from the global generators of python, numpy or torch says so with a class
         attribute ``uses_global_random = True``; they are then seeded for each item.
         """
+        ...
+
+
+@runtime_checkable
+class Stream(Protocol):
+    """Training data that can only be read in its own order; ``streams.py`` has two ready ones.
+
+    A pass is one reading from its beginning to its end, if it has one; then the next one begins. Each rank
+    reads all records and makes items of its share alone, so every rank must get the same ones.
+
+    Attributes:
+        resume: ``exact`` when ``state`` says all that ``begin`` needs to go on; ``by replay`` when a pass has
+            the same records each time, so that those already trained can be read again and passed over;
+            ``not exact`` when neither holds.
+    """
+
+    resume: Resuming
+
+    def begin(self, epoch: int, state: JSON) -> Iterator[Any]:
+        """Records of pass ``epoch``, from ``state`` on; from its beginning where that is None."""
+        ...
+
+    def state(self) -> JSON:
+        """Where reading is, after the last record given. Asked only of an ``exact`` stream."""
+        ...
+
+    def item(self, record: Any, random: Random) -> Any:
+        """What ``collate`` gets of a record; a pure function, as :meth:`Dataset.item` is."""
         ...
 
 

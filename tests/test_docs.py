@@ -50,6 +50,18 @@ def test_the_code_of_the_page_on_data_runs(tmp_path):
     lengths, groups = pictures.lengths(), pictures.groups()
     differences = [max(lengths[rows]) - min(lengths[rows]) for rows in seen["by_length"]]
 
+    for name in ("replayed", "exact"):
+        streaming = make_trainer(
+            lambda run: nn.Linear(1, 1, bias=False), lambda modules, *_: modules.root.weight.sum(), names[name]
+        )
+        job = {"global_batch": 8, "updates": 16, "checkpoint_every": 1}
+        train(streaming, tmp_path / name, stop_at=100, **job)
+        seen[name] = train(streaming, tmp_path / name, **job).metrics()
+        seen[f"{name} records"] = [row for rows in streaming.trained for row in rows]
+
+    assert len(seen["exact"]) == 16
+    assert seen["replayed"] == seen["exact"]
+    assert {*range(100)} <= {*seen["exact records"]} == {*seen["replayed records"]}
     assert {row % 2 for rows in seen["weighted"] for row in rows} == {1}
     assert sum(differences) / len(differences) < 2 < max(lengths) - min(lengths)
     assert {len({groups[row] for row in rows}) for rows in seen["by_group"]} == {1}

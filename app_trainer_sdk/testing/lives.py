@@ -13,7 +13,7 @@ from typing import Any
 
 from app_trainer_sdk.testing.processes import Life, interrupted_well
 from app_trainer_sdk.testing.subject import Subject
-from app_trainer_sdk.testing.verdict import BrokenPromise
+from app_trainer_sdk.testing.verdict import BrokenPromise, NotApplicable
 
 #: Fields that tell time, the only ones in which two runs of one job may differ.
 TIME_FIELDS = ("seconds", "data_seconds")
@@ -52,6 +52,8 @@ def killed_and_resumed(subject: Subject) -> str:
         )  # fmt: skip
     if killed.resumed != killed.step:
         raise BrokenPromise(f"the job went on from update {killed.resumed}", expected=f"update {killed.step}")
+    if whole.result.get("stream", {}).get("resume") == "not exact":
+        raise NotApplicable("the training data is a stream that cannot go on where it was")
     difference = _line_difference(whole.layout.metrics, killed.layout.metrics) or _line_difference(
         whole.layout.evaluations, killed.layout.evaluations
     )

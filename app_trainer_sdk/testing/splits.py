@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from app_trainer_sdk.testing.training_rows import training_rows
 from app_trainer_sdk.testing.verdict import BrokenPromise, NotApplicable
 from app_trainer_sdk.training.feed import Rows, to_device
 from app_trainer_sdk.training.order import cut
@@ -52,7 +53,7 @@ def assert_split_invariant(
     if trainer.coupled_rows:
         raise NotApplicable("coupled_rows: this loss is never split")
     tolerance = tolerance or TOLERANCES.get(run.dtype or torch.float32, 1e-3)
-    dataset = trainer.dataset(run, "train")
+    dataset = training_rows(trainer, run)
     rows = min(rows, len(dataset))
     splits = _splits(rows, trainer.minimum_rows)
     if not splits:

@@ -6,13 +6,16 @@ they do not apply. Importing this file does not import torch.
 
 from __future__ import annotations
 
+import itertools
+import json
 import math
 from typing import TYPE_CHECKING, Any
 
 from app_trainer_sdk.contract import SupervisedTrainer
 from app_trainer_sdk.testing.subject import Subject, refuse_if_not
+from app_trainer_sdk.testing.training_rows import training_rows
 from app_trainer_sdk.testing.verdict import BrokenPromise
-from app_trainer_sdk.values import Batch, LossTerms
+from app_trainer_sdk.values import Batch, LossTerms, Stream
 
 if TYPE_CHECKING:
     from app_trainer_sdk.training.feed import Rows
@@ -21,12 +24,14 @@ if TYPE_CHECKING:
 def items(subject: Subject) -> str | None:
     """``item`` is a pure function of index and random, and leaves the global generators alone.
 
-    A dataset that says ``uses_global_random`` gets them seeded for each item, and may draw from them.
+    A dataset that says ``uses_global_random`` gets them seeded for each item, and may draw from them. A stream
+    resumes as it says: from its state, or with the same records when it is read again.
     """
     from app_trainer_sdk.testing.compare import first_difference, global_states, moved_generators
 
     trainer, run = subject.supervised()
-    dataset, again = trainer.dataset(run, "train"), trainer.dataset(run, "train")
+    _refuse_other_records(trainer, run)
+    dataset, again = training_rows(trainer, run), training_rows(trainer, run)
     declared = bool(getattr(dataset, "uses_global_random", False))
     last = len(dataset) - 1
     indices = sorted({0, last // 2, last})
@@ -140,6 +145,29 @@ def largest_batch(subject: Subject) -> str:
     return f"{sizes[1] // (2 * one):,} values of {heaviest} a row"
 
 
+def _refuse_other_records(trainer: SupervisedTrainer, run: Any) -> None:
+    """A stream goes on from its state, or gives the same records again when it is read again."""
+    from app_trainer_sdk.testing.compare import first_difference
+
+    first, again = trainer.dataset(run, "train"), trainer.dataset(run, "train")
+    if not isinstance(first, Stream) or not isinstance(again, Stream) or first.resume == "not exact":
+        return
+    half = 4 * run.settings.microbatch
+    reading = first.begin(0, None)
+    before, state = list(itertools.islice(reading, half)), None
+    if first.resume == "exact":
+        state = json.loads(json.dumps(first.state()))
+    expected = [*([] if first.resume == "exact" else before), *itertools.islice(reading, half)]
+    found = list(itertools.islice(again.begin(0, state), len(expected)))
+    difference = first_difference(expected, found, "the records")
+    if difference:
+        raise BrokenPromise(
+            f"{difference} when the stream is begun again from {state!r}",
+            expected="the same records, since a resume goes on with them",
+            setting="what its state holds, or what it draws from; or a stream that resumes 'not exact'",
+        )  # fmt: skip
+
+
 def _item(dataset: Any, index: int, run: Any, declared: bool) -> Any:
     from app_trainer_sdk.training.randomness import global_seeds
 
@@ -155,7 +183,7 @@ def _rows(subject: Subject) -> tuple[Rows, int]:
     from app_trainer_sdk.training.feed import Rows
 
     trainer, run = subject.supervised()
-    return Rows(trainer, run, trainer.dataset(run, "train"), run.settings.seed), run.settings.microbatch
+    return Rows(trainer, run, training_rows(trainer, run), run.settings.seed), run.settings.microbatch
 
 
 def _loss_at(trainer: SupervisedTrainer, run: Any, modules: Any, read: Rows, count: int) -> LossTerms:

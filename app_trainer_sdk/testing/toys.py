@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, final
+from typing import TYPE_CHECKING, Annotated, Any, Literal, final
 
 from pydantic import Field
 
@@ -15,17 +15,22 @@ from app_trainer_sdk import (
     JSON,
     Artifact,
     Batch,
+    Dataset,
     Examination,
     Hyperparameters,
     Input,
+    IterableStream,
     LossTerms,
     ModelRow,
     Modules,
     Run,
     Snapshot,
+    StatefulStream,
+    Stream,
     SupervisedTrainer,
     setting,
 )
+from app_trainer_sdk.windows import shuffled
 
 if TYPE_CHECKING:
     from app_trainer_sdk.training.randomness import Random
@@ -46,6 +51,9 @@ class ToyHyperparameters(Hyperparameters):
     unit_free_share: Annotated[float, Field(ge=0, le=1)] = setting(0.0, "Share of rows that train nothing.")
     sleep_seconds: Annotated[float, Field(ge=0)] = setting(
         0.0, "Time each microbatch takes at least.", unit="s"
+    )
+    stream: Literal["no", "exact", "by replay", "not exact"] = setting(
+        "no", "Whether rows come as a stream, and how it resumes."
     )
     blow_up_at: Annotated[int, Field(ge=-1)] = setting(-1, "Row whose loss is not a number; -1 for none.")
 
@@ -86,6 +94,37 @@ class ToyRows:
         return ["abc"[number % 3] for number in range(self._count)]
 
 
+class ToyReader:
+    """Row numbers of one pass in random order, and where reading is."""
+
+    def __init__(self, rows: int, epoch: int) -> None:
+        self._order = shuffled(rows, seed=0, epoch=epoch)
+        self._read = 0
+
+    def __iter__(self) -> Iterator[int]:
+        while self._read < len(self._order):
+            self._read += 1
+            yield self._order[self._read - 1]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"read": self._read}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._read = state_dict["read"]
+
+
+def toy_stream(settings: ToyHyperparameters) -> Stream:
+    """The toy's rows as a stream."""
+    rows = ToyRows(settings.rows, settings)
+
+    def source(epoch: int) -> ToyReader:
+        return ToyReader(settings.rows, epoch)
+
+    if settings.stream == "exact":
+        return StatefulStream(source, item=rows.item)
+    return IterableStream(source, item=rows.item, repeatable=settings.stream == "by replay")
+
+
 @final
 class ToyTrainer(SupervisedTrainer):
     """A small network on made-up rows."""
@@ -99,6 +138,8 @@ class ToyTrainer(SupervisedTrainer):
     artifacts = {"full": ("weights",)}  # noqa: RUF012
 
     def examine(self, run: Run) -> Examination:
+        if run.settings.stream != "no":
+            return Examination(rows=None, stream=run.settings.stream)
         rows = run.settings.rows
         sizes = [len(range(first, rows, 3)) for first in range(min(3, rows))]
         return Examination(rows=rows, fingerprint=f"toy-{rows}", group_sizes=sizes)
@@ -110,8 +151,10 @@ class ToyTrainer(SupervisedTrainer):
         block = nn.Sequential(nn.Linear(FEATURES, width), nn.Tanh(), dropout)
         return Modules(nn.Sequential(block, nn.Linear(width, 1)), blocks=[block])
 
-    def dataset(self, run: Run, split: str) -> ToyRows:
+    def dataset(self, run: Run, split: str) -> Dataset | Stream:
         settings = run.settings
+        if split == "train" and settings.stream != "no":
+            return toy_stream(settings)
         if split == "train":
             return ToyRows(settings.rows, settings)
         return ToyRows(settings.validation_rows if split == "validation" else 0, settings, first=1_000_000)

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from app_trainer_sdk.errors import InternalError
 from app_trainer_sdk.training.feed import Rows, to_device
 from app_trainer_sdk.training.order import cut
 from app_trainer_sdk.training.randomness import Random, derive_seed, seed_torch
 from app_trainer_sdk.training.state import SupervisedState
 from app_trainer_sdk.training.wrap import autocast
-from app_trainer_sdk.values import LossTerms
+from app_trainer_sdk.values import LossTerms, Stream
 
 if TYPE_CHECKING:
     from app_trainer_sdk.contract import SupervisedTrainer
@@ -30,6 +31,11 @@ def evaluate(trainer: SupervisedTrainer, run: Run, state: SupervisedState, split
     if split not in state.datasets:
         state.datasets[split] = trainer.dataset(run, split)
     dataset = state.datasets[split]
+    if isinstance(dataset, Stream):
+        raise InternalError(
+            f"the split {split} is a stream", expected="a dataset with a length: evaluation visits every row",
+            setting="what dataset() returns for it",
+        )  # fmt: skip
     rows = Rows(trainer, run, dataset, derive_seed(state.settings.seed, "evaluate", split))
     assert state.settings.microbatch != "auto"
     modes = [(module, module.training) for module in state.modules.root.modules()]

@@ -24,6 +24,7 @@ from app_trainer_sdk.values import Batch, Dataset
 if TYPE_CHECKING:
     from app_trainer_sdk.contract import SupervisedTrainer
     from app_trainer_sdk.handle import Run
+    from app_trainer_sdk.training.stream_feed import Place
 
 PARENT_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
 
@@ -58,12 +59,14 @@ class LoadedWindow:
         microbatches: this rank's share, which may be none.
         count: microbatches of the window over all ranks.
         seconds: time the training thread waited for it.
+        place: where a stream stands after it; None for rows.
     """
 
     window: Window
     microbatches: Sequence[Microbatch]
     count: int
     seconds: float
+    place: Place | None = None
 
     @property
     def units(self) -> float:
@@ -144,9 +147,7 @@ class Feed:
             batches.close()
 
     def _cut(self, window: Window) -> list[tuple[int, int]]:
-        if self.rows.trainer.coupled_rows:
-            return [(0, len(window.ids))]  # a merged window is longer than a microbatch, and whole all the same
-        return cut(len(window.ids), self.microbatch, minimum_rows=self.order.minimum_rows)
+        return cut_window(self.rows.trainer, len(window.ids), self.microbatch)
 
     def _share(self, pieces: list[tuple[int, int]]) -> list[tuple[int, tuple[int, int]]]:
         """This rank's microbatches of a window, each with its number among those of all ranks."""
@@ -184,6 +185,13 @@ class Feed:
             yield from batches
         finally:
             del batches  # ends the workers
+
+
+def cut_window(trainer: SupervisedTrainer, rows: int, microbatch: int) -> list[tuple[int, int]]:
+    """The microbatches of a window of so many rows, of all ranks."""
+    if trainer.coupled_rows:
+        return [(0, rows)]  # a merged window is longer than a microbatch, and whole all the same
+    return cut(rows, microbatch, minimum_rows=trainer.minimum_rows)
 
 
 class _Requests:

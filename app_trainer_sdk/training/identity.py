@@ -27,9 +27,10 @@ def describe_identity(
     knobs = {name: knob.effective for name, knob in plan.settings.items() if name not in OPERATIONAL}
     return {
         "trainer": plan.trainer, "trainer_version": plan.trainer_version, "model": plan.model,
-        "method": plan.method, "dataset": fingerprint, "rows": plan.rows, "weights": dict(weights),
-        "replicas": plan.replicas, "threads": plan.threads, "device": device.kind, "kernels": device.kernels,
-        "torch": torch.__version__, **{SETTINGS + name: value for name, value in knobs.items()},
+        "method": plan.method, "dataset": fingerprint, "rows": plan.rows, "stream": plan.stream,
+        "weights": dict(weights), "replicas": plan.replicas, "threads": plan.threads, "device": device.kind,
+        "kernels": device.kernels, "torch": torch.__version__,
+        **{SETTINGS + name: value for name, value in knobs.items()},
     }  # fmt: skip
 
 

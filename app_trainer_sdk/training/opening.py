@@ -18,13 +18,14 @@ from app_trainer_sdk.catalog import ModelRow
 from app_trainer_sdk.changes import RANDOM, SETTINGS, Difference, refuse_differences
 from app_trainer_sdk.checkpoints import IDENTITY, PLAN, Checkpoint, read_document
 from app_trainer_sdk.contract import SupervisedTrainer, Trainer
+from app_trainer_sdk.data_facts import DataFacts
 from app_trainer_sdk.errors import BadData, BadJob, InternalError
 from app_trainer_sdk.files import read_json, write_json
 from app_trainer_sdk.handle import Run
 from app_trainer_sdk.hyperparameters import Hyperparameters
 from app_trainer_sdk.job import check_job
 from app_trainer_sdk.paths import JobDirectory
-from app_trainer_sdk.plan import DataFacts, DeviceFacts, Effective, Plan, resolve_plan
+from app_trainer_sdk.plan import DeviceFacts, Effective, Plan, resolve_plan
 from app_trainer_sdk.registry import find_trainer
 from app_trainer_sdk.start import Start
 from app_trainer_sdk.training.checkpoint import CheckpointStore, load_checkpoint
@@ -171,7 +172,7 @@ def _resolve(opened: Opened, start: Start, saved: Plan | None, probe: Callable[[
     trainer = opened.trainer
     data = DataFacts(
         rows=opened.examination.rows, fingerprint=opened.examination.fingerprint,
-        group_sizes=opened.examination.group_sizes,
+        group_sizes=opened.examination.group_sizes, stream=opened.examination.stream,
     )  # fmt: skip
     if isinstance(trainer, SupervisedTrainer):
         data = dataclasses.replace(data, minimum_rows=trainer.minimum_rows, coupled_rows=trainer.coupled_rows)

@@ -37,6 +37,7 @@ from app_trainer_sdk.training.memory import probe_for
 from app_trainer_sdk.training.metrics import append_line
 from app_trainer_sdk.training.opening import Opened, identity_of, open_job, prepare, settle_plan, store_of
 from app_trainer_sdk.training.optimizer_state import described
+from app_trainer_sdk.training.stream_feed import told_place
 from app_trainer_sdk.training.team import Team
 from app_trainer_sdk.values import JSON, Artifact
 
@@ -102,6 +103,7 @@ class Rank:
         checkpoint, ending = pick_for_export(store, plan)
         snapshot = averaged(load_checkpoint(checkpoint))
         counters, optimizer = snapshot.values.get("counters", {}), described(snapshot.values)
+        stream = told_place(snapshot.values)
         self._enter("export")
         with ledger.phase("export", inputs={"checkpoint": checkpoint.path.name}):
             artifact = self._export(opened, snapshot)
@@ -112,7 +114,7 @@ class Rank:
             replay = self._replay(artifact)
         return {
             "step": checkpoint.step, "training": ending, "counters": counters, "optimizer": optimizer,
-            "compiled_graphs": count_graphs(),
+            "compiled_graphs": count_graphs(), **stream,
             "outputs": outputs, "replay": replay, "artifact": {"name": artifact.name, **artifact.facts},
         }  # fmt: skip
 

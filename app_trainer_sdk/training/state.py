@@ -19,9 +19,10 @@ from app_trainer_sdk.training.ema import WeightAverage
 from app_trainer_sdk.training.model_state import Buffers, load_tensors, saved_tensors, ties
 from app_trainer_sdk.training.order import Order
 from app_trainer_sdk.training.replica import Replica
+from app_trainer_sdk.training.stream_feed import Place
 from app_trainer_sdk.training.team import Team
 from app_trainer_sdk.training.wrap import LossModule
-from app_trainer_sdk.values import JSON, Dataset, Modules, Snapshot
+from app_trainer_sdk.values import JSON, Dataset, Modules, Snapshot, Stream
 
 
 @dataclass
@@ -51,21 +52,22 @@ class Counters:
 
 @dataclass
 class SupervisedState:
-    """What lives during training."""
+    """What lives during training. Data that has rows has an ``order``, a stream has a ``place``."""
 
     settings: Hyperparameters
     modules: Modules
     loss: LossModule
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler | None
-    order: Order
+    order: Order | None
     parameters: list[nn.Parameter]
     names: dict[Tensor, str]
-    datasets: dict[str, Dataset]
+    datasets: dict[str, Dataset | Stream]
     buffers: Buffers
     team: Team
     average: WeightAverage | None = None
     replica: Replica | None = None
+    place: Place | None = None
     counters: Counters = field(default_factory=Counters)
 
 
@@ -83,9 +85,12 @@ def snapshot(state: SupervisedState) -> Snapshot:
     values: dict[str, Any] = {
         "counters": vars(state.counters).copy(),
         "optimizer": optimizer_values,
-        "order": {"digest": state.order.facts.digest()},
         "ties": ties(state.modules.root),
     }
+    if state.order is not None:
+        values["order"] = {"digest": state.order.facts.digest()}
+    if state.place is not None:
+        values["stream"] = state.place.document()
     if state.scaler is not None:
         values["scaler"] = state.scaler.state_dict()
     return Snapshot(tensors, values)
@@ -97,7 +102,7 @@ def refuse_other_order(order: Order, saved: Snapshot, changed: Sequence[Mapping[
     A trainer's fingerprint of the data need not cover them. Where this resume was allowed to change something,
     they may follow from it.
     """
-    before = _mapping(saved.values["order"])["digest"]
+    before = _mapping(saved.values.get("order", {})).get("digest", "")
     now = order.facts.digest()
     made = _mapping(saved.values["counters"])["updates"]
     if before != now and not any(each["step"] == made for each in changed):

@@ -7,7 +7,7 @@ the driver does all that. What lives meanwhile is in ``state``, an update is mad
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -23,9 +23,10 @@ from app_trainer_sdk.training.order import Order
 from app_trainer_sdk.training.randomness import derive_seed, global_seeds
 from app_trainer_sdk.training.row_facts import read_row_facts
 from app_trainer_sdk.training.state import SupervisedState, refuse_other_order, restore
+from app_trainer_sdk.training.stream_feed import Place, StreamFeed
 from app_trainer_sdk.training.update import look_ahead, settle_update, start_update
 from app_trainer_sdk.training.wrap import autocast, replicate, wrap
-from app_trainer_sdk.values import Dataset, Examination, Modules, Snapshot, StepInfo
+from app_trainer_sdk.values import Dataset, Examination, Modules, Snapshot, StepInfo, Stream
 
 if TYPE_CHECKING:
     from app_trainer_sdk.contract import SupervisedTrainer
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 def examine(trainer: SupervisedTrainer, run: Run) -> Examination:
     """The length of the training split, and its groups where batches are to be of one group."""
     train = trainer.dataset(run, "train")
+    if isinstance(train, Stream):
+        return Examination(rows=None, stream=train.resume)
     facts = read_row_facts(train, run.settings, trainer.name)
     return Examination(rows=len(train), fingerprint=facts.digest(), group_sizes=facts.group_sizes)
 
@@ -43,12 +46,8 @@ def begin(trainer: SupervisedTrainer, run: Run, saved: Snapshot | None) -> Super
     """Build the state, or rebuild it from a snapshot; both start from the same seeds."""
     assert run.device is not None
     settings: Hyperparameters = run.settings
-    train = trainer.dataset(run, "train")
-    order = _order(trainer, settings, train)
-    team = meeting.here()
-    team.compare("a digest of the training rows' weights, lengths or groups", order.facts.digest(), run.check)
-    if saved is not None:
-        refuse_other_order(order, saved, run.changed)
+    train, team = trainer.dataset(run, "train"), meeting.here()
+    order = _order(trainer, run, train, saved)
     seed = derive_seed(settings.seed, "build")
     with global_seeds(seed, run.device):
         modules = trainer.build_model(run, weights=True)
@@ -74,6 +73,8 @@ def begin(trainer: SupervisedTrainer, run: Run, saved: Snapshot | None) -> Super
         restore(state, saved)
     if settings.torch_compile is True:
         make_first_call(trainer, run, loss, state.buffers, autocast(run))
+    if isinstance(train, Stream):
+        state.place = _place(train, state.counters.updates, saved)
     state.replica = replicate(trainer, loss, state.team)
     return state
 
@@ -125,21 +126,53 @@ def stop_when_diverged(state: SupervisedState) -> None:
         )  # fmt: skip
 
 
-def _order(trainer: SupervisedTrainer, settings: Hyperparameters, train: Dataset) -> Order:
+def _order(
+    trainer: SupervisedTrainer, run: Run, train: Dataset | Stream, saved: Snapshot | None
+) -> Order | None:
+    """The order of rows, before anything large is built; None for a stream, which has its own."""
+    settings: Hyperparameters = run.settings
+    if isinstance(train, Stream) != (settings.epochs is None):
+        told = "a stream" if isinstance(train, Stream) else "a dataset with a length"
+        raise InternalError(
+            f"dataset('train') is {told}, and examine told otherwise",
+            expected="rows=None and stream=... of a stream, rows=... of a dataset", setting="examine",
+        )  # fmt: skip
+    if isinstance(train, Stream):
+        return None
     assert settings.global_batch != "auto"
-    return Order(
+    facts = read_row_facts(train, settings, trainer.name)
+    meeting.here().compare("a digest of rows' weights, lengths or groups", facts.digest(), run.check)
+    order = Order(
         len(train), settings.global_batch, seed=settings.seed, minimum_rows=trainer.minimum_rows,
-        sampling=settings.sampling, batching=settings.batching,
-        facts=read_row_facts(train, settings, trainer.name),
+        sampling=settings.sampling, batching=settings.batching, facts=facts,
     )  # fmt: skip
+    if saved is not None:
+        refuse_other_order(order, saved, run.changed)
+    return order
 
 
-def _feed(trainer: SupervisedTrainer, run: Run, state: SupervisedState) -> Feed:
-    settings = state.settings
+def _place(stream: Stream, updates: int, saved: Snapshot | None) -> Place:
+    """Where a stream goes on, or begins."""
+    document: Any = None if saved is None else saved.values.get("stream")
+    if document is None:
+        return Place(resume=stream.resume)
+    return Place.from_document(document).taken_up(stream.resume, updates)
+
+
+def _feed(trainer: SupervisedTrainer, run: Run, state: SupervisedState) -> Feed | StreamFeed:
+    settings, train = state.settings, state.datasets["train"]
+    assert settings.global_batch != "auto"
     assert settings.microbatch != "auto"
     assert settings.dataloader_workers != "auto"
+    if isinstance(train, Stream):
+        return StreamFeed(
+            trainer, run, train, place=state.place or _place(train, 0, None), position=state.counters.position,
+            global_batch=settings.global_batch, microbatch=settings.microbatch,
+            rank=state.team.rank, ranks=state.team.size,
+        )  # fmt: skip
+    assert state.order is not None
     return Feed(
-        Rows(trainer, run, state.datasets["train"], settings.seed), state.order,
+        Rows(trainer, run, train, settings.seed), state.order,
         position=state.counters.position, microbatch=settings.microbatch, workers=settings.dataloader_workers,
         rank=state.team.rank, ranks=state.team.size,
     )  # fmt: skip

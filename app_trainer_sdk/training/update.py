@@ -166,6 +166,7 @@ def settle_update(
     if not update.why:
         _step(trainer, state, update)
     counters.position = window.after
+    state.place = update.window.place
     counters.empty_microbatches += update.empty
     if not update.why:
         _follow_buffers(state)
@@ -221,10 +222,12 @@ def _step(trainer: SupervisedTrainer, state: SupervisedState, update: Update) ->
 
 def _stop_when_nothing_trains(state: SupervisedState) -> None:
     """A whole pass without a unit is not a training run."""
-    counters = state.counters
-    if counters.updates == 0 and counters.position >= state.order.rows:
+    counters, order, place = state.counters, state.order, state.place
+    whole = counters.position >= order.rows if order is not None else place is not None and place.epoch > 0
+    if counters.updates == 0 and whole:
+        read = f"all {order.rows} rows" if order is not None else f"{counters.position} records, a whole pass,"
         raise BadData(
-            f"all {state.order.rows} rows were read and none has a unit to train on",
+            f"{read} were read and none has a unit to train on",
             expected="trained tokens, labels or weights in the rows",
         )
 

@@ -120,3 +120,14 @@ def test_a_whole_report(tmp_path: Path):
         "* loaded again in a new process: 2 answers, all the same as before export",
     ):
         assert line in text.splitlines(), text
+
+
+def test_a_broken_data_order_is_told(tmp_path: Path):
+    """A stream that could not go on where it was is in the report, with the updates."""
+    layout = JobDirectory(tmp_path)
+    put(layout.metrics, metric(1, 4.0))
+    write_report(layout, {**SUCCEEDED, "stream": {"resume": "not exact", "not_exact_after": [7]}})
+
+    assert (
+        "* data order not exact after update 7: the stream could not go on where" in layout.report.read_text()
+    )

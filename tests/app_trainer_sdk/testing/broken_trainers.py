@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import itertools
+import random
 from typing import Any
 
 from app_trainer_sdk import (
     Artifact,
     Batch,
     Examination,
+    IterableStream,
     LossTerms,
     Snapshot,
+    StatefulStream,
     StepInfo,
     SupervisedTrainer,
     Trainer,
 )
-from app_trainer_sdk.testing.toys import ToyHyperparameters, ToyTrainer
+from app_trainer_sdk.testing.toys import ToyHyperparameters, ToyReader, ToyRows, ToyTrainer
 
+EIGHT = {"full": {"updates": 8}}
 FACTS = ("version", "methods", "models", "hyperparameters_class", "inputs", "artifacts")
 METHODS = ("examine", "build_model", "dataset", "collate", "loss", "largest_batch", "export", "replay")
 
@@ -118,6 +122,36 @@ def restless_examine(self, run):
     return Examination(rows=run.settings.rows, fingerprint=str(id(object())) + str(next(TICKS)))
 
 
+class ForgetfulReader(ToyReader):
+    """Its state is never where it is."""
+
+    def state_dict(self):
+        return {"read": 0}
+
+
+def stream_of(make):
+    def dataset(self, run, split):
+        rows = ToyRows(run.settings.rows, run.settings)
+        return make(rows, run.settings.rows) if split == "train" else rows
+
+    return dataset
+
+
+def forgetful_stream(rows, count):
+    return StatefulStream(lambda epoch: ForgetfulReader(count, epoch), item=rows.item)
+
+
+def restless_stream(rows, count):
+    return IterableStream(lambda epoch: random.sample(range(count), count), item=rows.item)
+
+
+def streaming_examine(resume):
+    def examine(self, run):
+        return Examination(rows=None, stream=resume)
+
+    return examine
+
+
 def misgrouping_examine(self, run):
     return Examination(rows=run.settings.rows, group_sizes=[run.settings.rows])
 
@@ -172,6 +206,12 @@ FailingCollate = toy("FailingCollate", collate=failing_collate)
 ShortLargest = toy("ShortLargest", largest_batch=short_largest_batch)
 LightLargest = toy("LightLargest", largest_batch=light_largest_batch)
 RestlessExamine = toy("RestlessExamine", examine=restless_examine)
+ForgetfulStream = toy(
+    "ForgetfulStream", dataset=stream_of(forgetful_stream), examine=streaming_examine("exact"), defaults=EIGHT
+)
+RestlessStream = toy(
+    "RestlessStream", dataset=stream_of(restless_stream), examine=streaming_examine("by replay"), defaults=EIGHT
+)
 Misgrouping = toy("Misgrouping", examine=misgrouping_examine)
 Miscounting = toy("Miscounting", examine=miscounting_examine)
 TrainingMeasure = toy("TrainingMeasure", measure=training_measure)

@@ -22,9 +22,12 @@ from torch_helpers import (
     train,
 )
 
-from app_trainer_sdk.errors import BadJob, InternalError
+from app_trainer_sdk.errors import BadData, BadJob, InternalError
+from app_trainer_sdk.streams import IterableStream, StatefulStream
+from app_trainer_sdk.testing.toys import ToyReader
 from app_trainer_sdk.training import supervised
 from app_trainer_sdk.training.checkpoint import load_checkpoint
+from app_trainer_sdk.values import Examination
 
 STEADY = {
     "optimizer": "sgd", "beta1": 0.0, "schedule": "constant", "warmup_updates": 0, "evaluate_every": 0,
@@ -166,6 +169,89 @@ class TestSampling:
         drive(dataclasses.replace(allowed, run=dataclasses.replace(allowed.run, changed=[change])))
 
         assert len(allowed.applied()) == allowed.plan.updates
+
+
+class TestStream:
+    JOB: ClassVar = {**STEADY, "updates": 11, "global_batch": 4, "microbatch": 2, "learning_rate": 0.1}
+
+    @staticmethod
+    def trainer(resume):
+        def item(record, random):
+            return record, 0.1 * record + random.python.random()
+
+        def source(epoch):
+            return ToyReader(14, epoch)
+
+        stream = StatefulStream(source, item=item)
+        if resume != "exact":
+            stream = IterableStream(source, item=item, repeatable=resume == "by replay")
+        return make_trainer(lambda run: Adapter(), TestAdapter.loss, stream, validation=[0.5, 1.5])
+
+    @pytest.mark.parametrize("resume", ["exact", "by replay"])
+    def test_stopped_anywhere(self, tmp_path, resume):
+        """B3: stopped at each record, microbatch and update and resumed once, a run leaves the same metrics and
+        weights, and its stream at the same place.
+        """  # fmt: skip
+        whole = train(self.trainer(resume), tmp_path / "whole", **self.JOB)
+        for check in range(1, whole.token.checks + 1, 2):
+            directory = tmp_path / str(check)
+            stopped = train(self.trainer(resume), directory, stop_at=check, **self.JOB)
+            resumed = train(self.trainer(resume), directory, **self.JOB)
+
+            assert stopped.stopped, check
+            assert resumed.metrics() == whole.metrics(), check
+            assert same_tensors(resumed.snapshot().section("model"), whole.snapshot().section("model")), check
+            assert resumed.snapshot().values["stream"] == whole.snapshot().values["stream"], check
+        assert whole.snapshot().values["stream"]["epoch"] == 3
+        assert whole.snapshot().values["stream"]["not_exact_after"] == []
+
+    def test_a_stream_that_cannot_go_on(self, tmp_path):
+        """Where no place can be kept a resume begins a new pass, and the checkpoint says where."""
+        made = []
+        for stop_at in (18, 25, 0):
+            training = train(self.trainer("not exact"), tmp_path, stop_at=stop_at, **self.JOB)
+            made.append(training.snapshot().values["counters"]["updates"])
+        stream = training.snapshot().values["stream"]
+
+        assert [line["step"] for line in training.metrics()] == [*range(1, 12)]
+        assert 0 < made[0] < made[1] < made[2] == 11
+        assert (stream["resume"], stream["not_exact_after"]) == ("not exact", made[:2])
+        assert stream["epoch"] >= 2  # two passes were given up
+
+    def test_a_stream_that_resumes_in_another_way(self, tmp_path):
+        """A place of one kind says nothing to a stream of another: that begins a new pass and says so."""
+        train(self.trainer("by replay"), tmp_path, stop_at=20, **self.JOB)
+        training = train(self.trainer("exact"), tmp_path, **self.JOB)
+        stream = training.snapshot().values["stream"]
+
+        assert (stream["resume"], len(stream["not_exact_after"])) == ("exact", 1)
+
+    def test_records_that_all_train_nothing_end_the_run(self, tmp_path):
+        """I2: a whole pass of a stream without a unit is bad data."""
+        stream = IterableStream(lambda epoch: [(0, 1.0)] * 6)
+        trainer = make_trainer(lambda run: Adapter(), TestAdapter.loss, stream, units=lambda value: 0.0)
+
+        with pytest.raises(BadData, match="8 records, a whole pass, were read and none has a unit"):
+            train(trainer, tmp_path, **self.JOB)
+
+    def test_other_splits_are_no_streams(self, tmp_path):
+        """Evaluation visits every row, and a stream may have no end."""
+        stream = IterableStream(lambda epoch: [(0, 1.0)] * 6)
+        trainer = make_trainer(lambda run: Adapter(), TestAdapter.loss, stream, validation=stream)
+
+        with pytest.raises(InternalError, match="the split validation is a stream"):
+            train(trainer, tmp_path, **self.JOB)
+
+    @pytest.mark.parametrize("rows", [None, 14])
+    def test_examine_must_know(self, tmp_path, rows):
+        """A stream that examine counts, or rows that it does not, would make another plan than is trained."""
+        data = ListRows([0.1] * 14) if rows is None else IterableStream(lambda epoch: [(0, 1.0)] * 6)
+        trainer = make_trainer(
+            lambda run: Adapter(), TestAdapter.loss, data, examine=lambda self, run: Examination(rows=rows)
+        )
+
+        with pytest.raises(InternalError, match="examine told otherwise"):
+            train(trainer, tmp_path, **self.JOB)
 
 
 def test_a_checkpoint_at_the_end_of_an_epoch(tmp_path):

@@ -534,3 +534,20 @@ def test_a_stop_is_agreed_and_other_ranks_are_refused(whole: Any, start_toy: Any
     assert again.end() == 0, again.told()
     assert lines(again, "metrics.jsonl") == lines(whole, "metrics.jsonl")
     assert again.result()["outputs"] == whole.result()["outputs"]
+
+
+def test_ranks_share_a_stream(run_toy: Any):
+    """Two ranks and one read the same records, each its share: equal digests, losses to tolerance."""
+    job = {**JOB, "updates": 12, "stream": "exact"}
+    alone, shared = run_toy(**job), run_toy(environment=TWO, **job)
+
+    assert (alone.code, shared.code) == (0, 0), shared.told()
+    ids, losses = (
+        [[line[name] for line in lines(toy, "metrics.jsonl")] for toy in (alone, shared)]
+        for name in ("ids", "loss")
+    )
+    assert ids[0] == ids[1]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+    place = {"epoch": 2, "records": 16, "resume": "exact", "not_exact_after": []}
+    assert [toy.result()["stream"] for toy in (alone, shared)] == [place, place]
+    assert lines(shared, "metrics.jsonl") == lines(shared, "attempts", "1", "rank-1", "metrics.jsonl")

@@ -226,7 +226,7 @@ def make_trainer(
         return built if isinstance(built, Modules) else Modules(built)
 
     def dataset(self: Any, run: Run, split: str) -> Any:
-        return splits[split] if hasattr(splits[split], "item") else ListRows(splits[split])
+        return splits[split] if hasattr(splits[split], "item") else ListRows(splits[split])  # or a stream
 
     def collate(self: Any, run: Run, items: Sequence[Any]) -> Batch:
         values = [value for _, value in items]
@@ -357,6 +357,7 @@ def _plan(trainer: Trainer, run: Run, asked: Any, hyperparameters: Mapping[str, 
     supervised = isinstance(trainer, SupervisedTrainer)
     data = DataFacts(
         rows=examination.rows, fingerprint=examination.fingerprint, group_sizes=examination.group_sizes,
+        stream=examination.stream,
         minimum_rows=trainer.minimum_rows if supervised else 1,
         coupled_rows=trainer.coupled_rows if supervised else False,
     )  # fmt: skip
