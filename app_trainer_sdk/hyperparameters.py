@@ -111,7 +111,9 @@ class Hyperparameters(BaseModel):
     gradient_checkpointing: bool | Auto = setting(
         "auto", "Recompute activations in the backward pass instead of keeping them."
     )
-    optim_8bit: bool | Auto = setting("auto", "Keep the optimizer's state in 8 bits (bitsandbytes).")
+    optim_8bit: bool | Auto = setting(
+        "auto", "Keep AdamW's state in 8 bits (bitsandbytes), and in 32 for embeddings and small tensors."
+    )
     dataloader_workers: Annotated[int, Field(ge=0, le=256)] | Auto = setting(
         "auto", "Processes that read and decode examples on one rank; 0 reads in the training process.",
         unit="processes",

@@ -34,11 +34,11 @@ def compile_blocks(
     root: nn.Module,
     settings: Hyperparameters,
     *,
-    backend: str | Callable[..., Any] = "inductor",
+    backend: str | Callable[..., Any],
 ) -> None:
-    """Compile in place and block by block, with dynamic shapes: names stay, and equal blocks share a graph.
+    """Compile block by block, with dynamic shapes; equal blocks share a graph.
 
-    Nothing is compiled before the first call.
+    The instance's ``forward`` is replaced, so no name changes. Nothing is compiled before the first call.
 
     Raises:
         InternalError: an option of torch is set with which compiled dropout is not what it is without it.
@@ -51,21 +51,19 @@ def compile_blocks(
     config.fail_on_recompile_limit_hit = True
     mode = None if settings.compile_mode == "default" else settings.compile_mode
     for block in blocks:
-        _begin_here(block)
-        block.compile(mode=mode, dynamic=True, backend=backend)
+        block.forward = torch.compile(_begins_here(block.forward), mode=mode, dynamic=True, backend=backend)
 
 
-def _begin_here(block: nn.Module) -> None:
-    """Let the block's ``forward`` be a function of this file: Dynamo begins no graph in a file of torch's own,
-    so that a Sequential, or a block whose activations are recomputed, would run uncompiled.
+def _begins_here(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of this file: Dynamo begins no graph in a file of torch's own, so that a Sequential would run
+    uncompiled.
     """
-    forward = block.forward
 
     @functools.wraps(forward)
     def compiled(*args: Any, **kwargs: Any) -> Any:
         return forward(*args, **kwargs)
 
-    block.forward = compiled
+    return compiled
 
 
 def make_first_call(

@@ -66,6 +66,9 @@ class Rank:
             ledger.policy = opened.asked.memory_release
             plan, checkpoint = settle_plan(opened, self.start, store)
         team.compare("the checkpoint", checkpoint.path.name if checkpoint is not None else "none", check)
+        # Each rank decided for its own card; weights of ranks that differ in this would drift apart unseen.
+        bits = 8 if plan.settings["optim_8bit"].effective is True else 32
+        team.compare("precision and optimizer state", f"{plan.precision}, {bits} bits", check)
         self._say_plan(opened, plan, store)
         self._enter("prepare")
         with team.first("the phases", check):

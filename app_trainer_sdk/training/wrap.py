@@ -1,13 +1,14 @@
-"""Owns the one order in which a model is changed for training: device, recomputation, compilation, parallel.
+"""Owns the one order in which a model is changed for training: device, compilation, recomputation, parallel.
 
-The order matters: recomputation must lie inside what is compiled, and gradients are synchronised around
-both. Nothing here renames a parameter, so checkpoints carry canonical names by construction.
+The order matters: recomputation lies around what is compiled, and gradients are synchronised around both.
+Nothing here renames a parameter, so checkpoints carry canonical names by construction.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -42,21 +43,23 @@ class LossModule(nn.Module):
 
 
 def wrap(
-    trainer: SupervisedTrainer, modules: Modules, settings: Hyperparameters, device: torch.device
-) -> LossModule:
-    """Prepare ``modules`` for training, in place, and enclose them with the loss."""
+    trainer: SupervisedTrainer, modules: Modules, settings: Hyperparameters, device: torch.device, *,
+    backend: str | Callable[..., Any] = "inductor",
+) -> LossModule:  # fmt: skip
+    """Prepare ``modules`` for training, in place, and enclose them with the loss. ``backend`` compiles."""
     # 1. Device first: the optimizer is built over what lives there.
     modules.root.to(device)
     for module in modules.frozen.values():
         module.to(device).eval().requires_grad_(False)
     modules.root.train()
-    # 2. Recomputation before compilation, so that the compiler sees it.
+    # 2. Compilation before recomputation: in a recomputed block torch.compile gives up at the first call it
+    #    cannot look into, and runs the whole block uncompiled. This way round dropout stays the same as well.
+    if settings.torch_compile is True:
+        compile_blocks(_blocks(modules, "torch_compile"), modules.root, settings, backend=backend)
+    # 3. Recomputation around what is compiled.
     if settings.gradient_checkpointing is True:
         for block in _blocks(modules, "gradient_checkpointing"):
             _recompute(block)
-    # 3. Compilation in place, which changes no name either.
-    if settings.torch_compile is True:
-        compile_blocks(_blocks(modules, "torch_compile"), modules.root, settings)
     # 4. The loss inside the module that a parallel wrapper will enclose.
     return LossModule(trainer, modules)
 

@@ -17,6 +17,7 @@ from app_trainer_sdk.start import Start
 from app_trainer_sdk.training.compiled import count_graphs
 from app_trainer_sdk.training.rank import Rank, _hand_in
 from app_trainer_sdk.training.replay import main as replay
+from app_trainer_sdk.training.team import Team
 from app_trainer_sdk.values import Artifact
 
 SETTINGS = {"rows": 12, "validation_rows": 3, "updates": 4, "global_batch": 4, "checkpoint_every": 1}
@@ -93,6 +94,30 @@ def test_stopped_and_gone_on(tmp_path):
     third.work()
 
     assert "train" not in [facts["name"] for kind, facts in third.channel.said if kind == "phase"]
+
+
+class Comparing(Team):
+    """A team of one that keeps what ranks compare."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.compared = {}
+
+    def compare(self, name, value, check):
+        self.compared[name] = value
+
+
+def test_what_ranks_compare(tmp_path):
+    """Each rank plans for its own device: checkpoint, precision and bits of state must be those of rank 0."""
+    alone = rank_of(tmp_path, optim_8bit=True)
+    rank = Rank(alone.start, alone.channel, alone.token, Comparing())
+    facts = rank.work()
+
+    assert rank.team.compared == {
+        "the checkpoint": "none",
+        "precision and optimizer state": "no, 8 bits",
+    }
+    assert facts["optimizer"]["class"] == "AdamW8bit"
 
 
 def test_a_row_that_is_not_a_number(tmp_path):
