@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 
 
-def _no_check() -> None:
+def no_check() -> None:
     """Nobody can ask to stop."""
 
 
-def _no_progress(label: str, done: int, total: int | None) -> None:
+def no_progress(label: str, done: int, total: int | None) -> None:
     """Nobody watches."""
 
 
-def _no_ledger(name: str) -> AbstractContextManager[None]:
+def no_ledger(name: str) -> AbstractContextManager[None]:
     """Nothing is measured."""
     return nullcontext()
 
@@ -50,6 +50,8 @@ class Run:
         method: one of the trainer's methods.
         weights: local path of each set of base weights, by role.
         inputs: local path of each input, by name.
+        identity: what identifies each set of weights (``weights/<role>``) and, where the trainer tells, the
+            data (``data``).
         store: directory of each finished phase, by name.
         facts: facts of each finished phase, by name, and ``facts["examine"]``.
         directory: the job's directory.
@@ -69,13 +71,14 @@ class Run:
     cache: Path
     weights: Mapping[str, Path] = field(default_factory=dict)
     inputs: Mapping[str, Path] = field(default_factory=dict)
+    identity: Mapping[str, str] = field(default_factory=dict)
     store: dict[str, Path] = field(default_factory=dict)
     facts: dict[str, Mapping[str, JSON]] = field(default_factory=dict)
     device: torch.device | None = None
     dtype: torch.dtype | None = None
-    check: Callable[[], None] = _no_check
-    progress: Callable[[str, int, int | None], None] = _no_progress
-    phase: Callable[[str], AbstractContextManager[Any]] = _no_ledger
+    check: Callable[[], None] = no_check
+    progress: Callable[[str, int, int | None], None] = no_progress
+    phase: Callable[[str], AbstractContextManager[Any]] = no_ledger
     changed: Sequence[Mapping[str, JSON]] = ()
 
     def random(self, *key: str | int) -> Random:

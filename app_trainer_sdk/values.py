@@ -21,6 +21,10 @@ Resuming: TypeAlias = Literal["exact", "by replay", "not exact"]
 JSON: TypeAlias = "bool | int | float | str | Sequence[JSON] | Mapping[str, JSON] | None"
 
 
+#: Parts of a run that a phase may depend on: base weights, inputs, earlier phases, dtype, the job's seed.
+Part = Literal["weights", "inputs", "phases", "precision", "seed"]
+
+
 @dataclass(frozen=True)
 class Input:
     """An input a job gives by name.
@@ -42,12 +46,19 @@ class Phase:
         name: how ``run.store`` and ``run.facts`` know it.
         work: called with the run and an empty directory; writes files there and returns facts. Tensors
             leave a phase only as files.
-        key: everything the result depends on besides the trainer's version; equal keys share a result.
+        key: settings and whatever else the result depends on; equal keys share a result. Versions of
+            trainer and SDK, and what ``uses`` names, are part of it without being named.
+        uses: what of the run the result depends on. All of it is the safe default; a phase that looks at
+            less is shared by more jobs.
+        own_process: do the work in a process of its own, which takes its memory with it. The trainer must be
+            importable by name.
     """
 
     name: str
     work: Callable[[Run, Path], Mapping[str, JSON]]
     key: Mapping[str, JSON] = field(default_factory=dict)
+    uses: Sequence[Part] = ("weights", "inputs", "phases", "precision", "seed")
+    own_process: bool = False
 
 
 @dataclass(frozen=True)

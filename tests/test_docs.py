@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 from torch_helpers import make_trainer, train
+
+from app_trainer_sdk.training.ledger import Ledger
+from app_trainer_sdk.training.memory import CpuProbe
+from app_trainer_sdk.values import Batch, Examination
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -28,6 +34,28 @@ def test_write_a_trainer_quotes_the_code_that_new_writes():
         assert block.rstrip() in code
     for method in ("build_model", "dataset", "collate", "loss", "export", "replay"):
         assert f"def {method}(" in told
+
+
+def test_the_code_of_the_page_on_phases_runs(tmp_path):
+    """A trainer with the page's phase and dataset trains on its features; its scope gives back what it made."""
+    code = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "phases.md").read_text(), flags=re.DOTALL)
+    names: dict[str, Any] = {}
+    exec("".join(code), names)  # the page itself
+    trainer = make_trainer(
+        lambda run: nn.Linear(8, 1),
+        lambda modules, values, random: modules.root(torch.stack(values)).pow(2).sum(), (),
+        preparation=("features",), phases=names["phases"], examine=lambda self, run: Examination(rows=10),
+        dataset=lambda self, run, split: names["Encoded"](run) if split == "train" else (),
+        collate=lambda self, run, items: Batch({}, len(items), {"ids": [], "values": items}),
+    )  # fmt: skip
+    training = train(trainer, tmp_path, global_batch=5, microbatch=5, epochs=1)
+    rows: list[Any] = []
+    run = dataclasses.replace(training.run, phase=Ledger(CpuProbe(), rows.append, policy="raise").phase)
+    mean = names["mean_of"](run, nn.Linear(4, 2), [torch.ones(4)] * 3)
+
+    assert training.run.facts["features"]["computed"] == 10
+    assert len(training.applied()) == 2
+    assert (mean.shape, rows[0].verdict, rows[0].handed) == ((2,), "released", 8)
 
 
 def test_the_code_of_the_page_on_data_runs(tmp_path):

@@ -52,6 +52,7 @@ class Row:
         tolerance: how many of those are accepted, and ``warm`` whether the phase ran in this process before.
         handed: bytes of tensors that were handed over.
         reused: whether an earlier result was found instead.
+        damaged: items of an earlier result that were damaged and made anew.
         process: the row of the process that did the work, when it was another one.
     """
 
@@ -71,6 +72,7 @@ class Row:
     warm: bool = False
     handed: int = 0
     reused: bool = False
+    damaged: int = 0
     process: Mapping[str, Any] | None = None
     _handed_over: list[Any] = field(default_factory=list, repr=False)
 

@@ -75,6 +75,10 @@ def open_job(
     if examination.rows == 0:
         raise BadData("the training split has no rows", expected="at least one", setting="/inputs")
     run.facts["examine"] = examination.facts
+    known = {f"weights/{role}": identity for role, identity in start.weights_identity.items()}
+    if examination.fingerprint:
+        known["data"] = examination.fingerprint
+    run = dataclasses.replace(run, identity=known)
     return Opened(trainer, run, settings, device_facts(device), examination)
 
 
@@ -123,13 +127,13 @@ def _kept(path: Path, read: Callable[[Any], Any]) -> Any:
         return None
 
 
-def prepare(opened: Opened, plan: Plan, ledger: Ledger) -> Opened:
-    """Put the plan's numbers into the handle and run the preparation phases."""
+def prepare(opened: Opened, plan: Plan, ledger: Ledger, *, verify: bool = True) -> Opened:
+    """Put the plan's numbers into the handle and run the preparation phases; ``verify`` as there."""
     torch.set_num_threads(plan.threads)
     run = dataclasses.replace(
         opened.run, settings=plan.resolved(opened.asked), dtype=DTYPES[plan.precision], changed=plan.changed
     )  # fmt: skip
-    run_phases(opened.trainer, run, ledger)
+    run_phases(opened.trainer, run, ledger, verify=verify)
     return dataclasses.replace(opened, run=run)
 
 

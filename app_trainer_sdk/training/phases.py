@@ -10,15 +10,26 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from app_trainer_sdk import __version__
 from app_trainer_sdk.errors import InternalError, did_you_mean
-from app_trainer_sdk.files import read_json, remove_tree, sync_directory, sync_file, write_json
-from app_trainer_sdk.training.ledger import Ledger
+from app_trainer_sdk.files import (
+    read_json,
+    remove_tree,
+    sha256_file,
+    sha256_tree,
+    sync_directory,
+    sync_file,
+    write_json,
+)
+from app_trainer_sdk.training.feature_store import damaged_items
+from app_trainer_sdk.training.ledger import Ledger, Row
+from app_trainer_sdk.training.phase_process import work_in_own_process
 from app_trainer_sdk.training.randomness import CPU, global_seeds
-from app_trainer_sdk.values import JSON, Phase
+from app_trainer_sdk.values import JSON, Part, Phase
 
 if TYPE_CHECKING:
     from app_trainer_sdk.contract import Trainer
@@ -28,8 +39,15 @@ FACTS = "facts.json"
 STORE_VERSION = 1
 
 
-def run_phases(trainer: Trainer, run: Run, ledger: Ledger) -> None:
-    """Run the trainer's phases in order; afterwards ``run.store`` and ``run.facts`` know each of them."""
+def run_phases(trainer: Trainer, run: Run, ledger: Ledger, *, verify: bool = True) -> None:
+    """Run the trainer's phases in order; afterwards ``run.store`` and ``run.facts`` know each of them.
+
+    Args:
+        trainer: the trainer.
+        run: the handle.
+        ledger: measures each phase.
+        verify: whether features of earlier results are checked for damage; once a start is enough.
+    """
     for phase in trainer.phases(run):
         if phase.name not in trainer.preparation:
             raise InternalError(
@@ -37,27 +55,68 @@ def run_phases(trainer: Trainer, run: Run, ledger: Ledger) -> None:
                 setting=did_you_mean(phase.name, trainer.preparation),
             )  # fmt: skip
         run.check()
-        folder = run.cache / "features" / phase_key(trainer, phase)
-        reused = (folder / FACTS).is_file()
+        folder = run.cache / "features" / phase_key(trainer, phase, run)
         with ledger.phase(phase.name, inputs=phase.key) as row:
-            row.reused = reused
-            if not reused:
-                _work(phase, run, folder)
+            _find_or_work(trainer, phase, run, folder, row, verify=verify)
         run.store[phase.name] = folder
         run.facts[phase.name] = read_json(folder / FACTS)
 
 
-def phase_key(trainer: Trainer, phase: Phase) -> str:
+def phase_key(trainer: Trainer, phase: Phase, run: Run) -> str:
     """Name of a phase's result: readable, then a digest of all it depends on."""
     parts = {
         "trainer": trainer.name, "version": trainer.version, "phase": phase.name, "key": phase.key,
-        "store": STORE_VERSION,
+        "store": STORE_VERSION, "sdk": __version__,
+        "uses": {str(part): PARTS[part](run) for part in phase.uses},
     }  # fmt: skip
     canonical = json.dumps(parts, sort_keys=True, separators=(",", ":"))
     return f"{trainer.name}-{phase.name}-{hashlib.sha256(canonical.encode()).hexdigest()[:24]}"
 
 
-def _work(phase: Phase, run: Run, folder: Path) -> None:
+def _find_or_work(trainer: Trainer, phase: Phase, run: Run, folder: Path, row: Row, *, verify: bool) -> None:
+    """Use the result that is there when all of it can be used; else make it."""
+    if (folder / FACTS).is_file():
+        row.damaged = damaged_items(folder, run.cache, run.check) if verify else 0
+        row.reused = not row.damaged
+    if row.reused:
+        return
+    if row.damaged:
+        remove_tree(folder)  # the items that are whole lie elsewhere and are found again
+    if phase.own_process:
+        row.process = work_in_own_process(trainer, phase, run, folder, work_here)
+    else:
+        work_here(phase, run, folder)
+
+
+def _weights(run: Run) -> JSON:
+    """What identifies the base weights: as job or catalog name them, else a digest of what is there."""
+    known = {role: run.identity.get(f"weights/{role}") for role in run.weights}
+    return {role: known[role] or _digest(path) for role, path in sorted(run.weights.items())}
+
+
+def _inputs(run: Run) -> JSON:
+    """What identifies the data: the trainer's own fingerprint, else a digest of every input's content."""
+    if "data" in run.identity:
+        return run.identity["data"]
+    return {name: _digest(path) for name, path in sorted(run.inputs.items())}
+
+
+def _digest(path: Path) -> str:
+    return sha256_tree(path)[0] if path.is_dir() else sha256_file(path)
+
+
+#: How each part of a run that a phase may depend on is told apart.
+PARTS: Mapping[Part, Callable[[Run], JSON]] = {
+    "weights": _weights,
+    "inputs": _inputs,
+    "phases": lambda run: {name: folder.name for name, folder in sorted(run.store.items())},
+    "precision": lambda run: str(run.dtype),
+    "seed": lambda run: int(run.settings.seed),
+}
+
+
+def work_here(phase: Phase, run: Run, folder: Path) -> None:
+    """Do a phase's work in this process; afterwards ``folder`` holds all of the result."""
     beside = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     remove_tree(beside)
     beside.mkdir(parents=True)

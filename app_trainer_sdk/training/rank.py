@@ -72,7 +72,7 @@ class Rank:
         self._say_plan(opened, plan, store)
         self._enter("prepare")
         with team.first("the phases", check):
-            opened = prepare(opened, plan, ledger)
+            opened = prepare(opened, plan, ledger, verify=team.speaks)
         check()
         if checkpoint is None or not is_trained(checkpoint, plan):
             self._train(opened, plan, store, ledger)

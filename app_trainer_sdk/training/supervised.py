@@ -183,7 +183,7 @@ def _check_batch_norm(trainer: SupervisedTrainer, root: nn.Module) -> None:
     if trainer.minimum_rows >= 2:
         return
     for name, module in root.named_modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
             raise InternalError(
                 f"{name} is a batch norm, which cannot train on a single row",
                 expected=f"minimum_rows = 2 in {type(trainer).__name__}",

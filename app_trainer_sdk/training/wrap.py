@@ -57,6 +57,8 @@ def wrap(
     if settings.torch_compile is True:
         compile_blocks(_blocks(modules, "torch_compile"), modules.root, settings, backend=backend)
     # 3. Recomputation around what is compiled.
+    _begin_training_mode(modules.root)
+    # 2. Recomputation before compilation, so that the compiler sees it.
     if settings.gradient_checkpointing is True:
         for block in _blocks(modules, "gradient_checkpointing"):
             _recompute(block)
@@ -78,6 +80,16 @@ def autocast(run: Run) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext()
     assert run.device is not None
     return torch.autocast(run.device.type, dtype=run.dtype)
+
+
+def _begin_training_mode(root: nn.Module) -> None:
+    """Training mode, except for batch norms whose parameters are frozen: their statistics are weights too."""
+    root.train()
+    for module in root.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            own = [*module.parameters()]
+            if own and not any(each.requires_grad for each in own):
+                module.eval()
 
 
 def _blocks(modules: Modules, setting: str) -> list[nn.Module]:

@@ -81,7 +81,7 @@ def phases(run: Run) -> Sequence[Phase]:
     names = ("max_length", "on_long")
     key = {name: getattr(settings, name) for name in names}
     key |= {"rows": fingerprint(split_rows(run)), "tokenizer": tokenizer_digest(run)}
-    return (Phase("tokens", write_tokens, key),)
+    return (Phase("tokens", write_tokens, key, uses=("inputs",)),)
 
 
 def write_tokens(run: Run, directory: Path) -> Mapping[str, JSON]:

@@ -28,7 +28,7 @@ def phases(run: Run) -> Sequence[Phase]:
     if not is_gguf(run):
         return ()
     key = {"weights": _digest(run), "converter": CONVERTER_VERSION}
-    return (Phase("weights", convert, key),)
+    return (Phase("weights", convert, key, uses=("weights",)),)
 
 
 def is_gguf(run: Run) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy
@@ -58,12 +59,37 @@ def test_a_finished_phase_is_skipped(tmp_path):
     phase = Phase("one", work, key={"encoder": "a"})
     rows = [opened(tmp_path, phase).rows[-1] for _ in range(2)]
     opened(tmp_path, Phase("one", work, key={"encoder": "b"}))
+    run = opened(tmp_path, phase).run
     trainer = trainer_with(phase)()
     newer = make_trainer(lambda run: None, None, [1.0], version="2", preparation=("one",))()
 
     assert [row.reused for row in rows] == [False, True]
     assert len(work.calls) == 2
-    assert phase_key(trainer, phase) != phase_key(newer, phase)
+    assert phase_key(trainer, phase, run) != phase_key(newer, phase, run)
+
+
+def test_what_a_result_depends_on(tmp_path):
+    """I6: weights, data, earlier phases, precision and seed count without being named in the key."""
+    (tmp_path / "rows.txt").write_text("one")
+    run = dataclasses.replace(
+        opened(tmp_path, Phase("one", write())).run, inputs={"dataset": tmp_path / "rows.txt"},
+        identity={"weights/base": "hub@1"}, weights={"base": tmp_path},
+    )  # fmt: skip
+    phase, trainer = Phase("two", write()), trainer_with()()
+    settings = run.settings.model_copy(update={"seed": 7})
+    others = [
+        dataclasses.replace(run, identity={"weights/base": "hub@2"}),
+        dataclasses.replace(run, identity={**run.identity, "data": "fingerprint"}),
+        dataclasses.replace(run, store={}), dataclasses.replace(run, dtype=torch.bfloat16),
+        dataclasses.replace(run, settings=settings),
+    ]  # fmt: skip
+    keys = [phase_key(trainer, phase, each) for each in (run, *others)]
+    narrow = [phase_key(trainer, Phase("two", write(), uses=()), each) for each in (run, *others)]
+    (tmp_path / "rows.txt").write_text("two")
+    changed = phase_key(trainer, phase, run)
+
+    assert len({*keys, changed}) == 7
+    assert len({*narrow}) == 1
 
 
 @pytest.mark.parametrize("error", [ValueError("broken"), StopRequested("interrupted")])
@@ -88,7 +114,8 @@ def test_a_folder_without_facts_is_not_a_result(tmp_path):
     """I6: what a kill left in place of a result is not used and gives way."""
     phase = Phase("one", write())
     trainer = trainer_with(phase)()
-    folder = tmp_path / "cache" / "features" / phase_key(trainer, phase)
+    run = open_training(trainer_with(), tmp_path / "other", updates=1, global_batch=1).run
+    folder = tmp_path / "cache" / "features" / phase_key(trainer, phase, run)
     folder.mkdir(parents=True)
     (folder / "half").write_text("half")
     run = opened(tmp_path, phase).run
