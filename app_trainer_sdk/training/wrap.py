@@ -51,14 +51,12 @@ def wrap(
     modules.root.to(device)
     for module in modules.frozen.values():
         module.to(device).eval().requires_grad_(False)
-    modules.root.train()
+    _begin_training_mode(modules.root)
     # 2. Compilation before recomputation: in a recomputed block torch.compile gives up at the first call it
     #    cannot look into, and runs the whole block uncompiled. This way round dropout stays the same as well.
     if settings.torch_compile is True:
         compile_blocks(_blocks(modules, "torch_compile"), modules.root, settings, backend=backend)
     # 3. Recomputation around what is compiled.
-    _begin_training_mode(modules.root)
-    # 2. Recomputation before compilation, so that the compiler sees it.
     if settings.gradient_checkpointing is True:
         for block in _blocks(modules, "gradient_checkpointing"):
             _recompute(block)
