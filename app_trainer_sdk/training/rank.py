@@ -8,20 +8,20 @@ rank 0 says and keeps anything, exports and replays.
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from app_trainer_sdk.channel import RankChannel, StopToken
-from app_trainer_sdk.errors import ExitCode, InternalError
-from app_trainer_sdk.files import read_json, remove_tree, sha256_tree, sync_directory, write_json
+from app_trainer_sdk.checkpoints import Checkpoint
+from app_trainer_sdk.errors import ExitCode
+from app_trainer_sdk.files import sha256_tree, write_json
+from app_trainer_sdk.handle import Run
 from app_trainer_sdk.outcome import code_of, describe_failure, outcome_document
 from app_trainer_sdk.paths import JobDirectory
 from app_trainer_sdk.plan import Plan
@@ -31,7 +31,8 @@ from app_trainer_sdk.training.compiled import count_graphs
 from app_trainer_sdk.training.device import pick_device
 from app_trainer_sdk.training.drive import Desk, Drive, is_trained, pick_for_export
 from app_trainer_sdk.training.ema import averaged
-from app_trainer_sdk.training.ledger import Ledger, Row
+from app_trainer_sdk.training.handover import ask_again, export_artifacts
+from app_trainer_sdk.training.ledger import Ledger, Policy, Row
 from app_trainer_sdk.training.meeting import ending, meet
 from app_trainer_sdk.training.memory import probe_for
 from app_trainer_sdk.training.metrics import append_line
@@ -39,7 +40,25 @@ from app_trainer_sdk.training.opening import Opened, identity_of, open_job, prep
 from app_trainer_sdk.training.optimizer_state import described
 from app_trainer_sdk.training.stream_feed import told_place
 from app_trainer_sdk.training.team import Team
-from app_trainer_sdk.values import JSON, Artifact
+
+
+@dataclasses.dataclass(frozen=True)
+class Ready:
+    """A job ready to be trained.
+
+    Attributes:
+        opened: trainer and handle, the preparation phases done.
+        plan: its numbers.
+        checkpoint: what training goes on from, if anything.
+        store: the job's checkpoints.
+        ledger: measures phases.
+    """
+
+    opened: Opened
+    plan: Plan
+    checkpoint: Checkpoint | None
+    store: CheckpointStore
+    ledger: Ledger
 
 
 class Rank:
@@ -56,44 +75,56 @@ class Rank:
 
     def work(self) -> dict[str, Any]:
         """Do the job and return the facts of its outcome."""
+        ready = self.prepare()
+        if ready.checkpoint is None or not is_trained(ready.checkpoint, ready.plan):
+            self._train(ready)
+        return self._hand_over(ready) if self.team.speaks else {"rank": self.team.rank}
+
+    def prepare(self, policy: Policy | None = None) -> Ready:
+        """Everything before training: the plan, and the preparation phases.
+
+        Args:
+            policy: what happens when a phase keeps memory; by default what the job says.
+        """
         probe = probe_for(pick_device(self.team.rank))
-        ledger = Ledger(probe, self._write_row, rank=self.team.rank)
-        self._enter("examine")
+        ledger = Ledger(probe, self._write_row, policy=policy or "warn", rank=self.team.rank)
+        self.enter("examine")
         check, team = self.token.check, self.team
         store = store_of(self.layout, self.start)
         with team.first("the plan", check):
             opened = open_job(self.start, ledger=ledger, check=check, progress=self._progress, rank=team.rank)
-            ledger.policy = opened.asked.memory_release
+            ledger.policy = policy or opened.asked.memory_release
             plan, checkpoint = settle_plan(opened, self.start, store)
         team.compare("the checkpoint", checkpoint.path.name if checkpoint is not None else "none", check)
         # Each rank decided for its own card; weights of ranks that differ in this would drift apart unseen.
         bits = 8 if plan.settings["optim_8bit"].effective is True else 32
         team.compare("precision and optimizer state", f"{plan.precision}, {bits} bits", check)
         self._say_plan(opened, plan, store)
-        self._enter("prepare")
+        self.enter("prepare")
         with team.first("the phases", check):
             opened = prepare(opened, plan, ledger, verify=team.speaks)
         check()
-        if checkpoint is None or not is_trained(checkpoint, plan):
-            self._train(opened, plan, store, ledger)
-        if not team.speaks:
-            return {"rank": team.rank}
-        return self._hand_over(opened, plan, store, ledger)
+        return Ready(opened, plan, checkpoint, store, ledger)
 
-    def _train(self, opened: Opened, plan: Plan, store: CheckpointStore, ledger: Ledger) -> None:
-        self._enter("train")
+    def connect(self, opened: Opened) -> Run:
+        """Form the groups of all ranks; the handle to train with, whose check asks them all."""
         assert opened.run.device is not None
         self.team.connect(opened.run.device, self.token.check)
+        return dataclasses.replace(opened.run, check=self.team.check) if self.team.size > 1 else opened.run
+
+    def _train(self, ready: Ready) -> None:
+        self.enter("train")
+        opened, plan, store = ready.opened, ready.plan, ready.store
+        run = self.connect(opened)
         identity = identity_of(opened, self.start, plan)
-        desk = Desk(self._written(), store, self.channel, self.token, plan, identity, saves=self.team.speaks)
-        run = dataclasses.replace(opened.run, check=self.team.check) if self.team.size > 1 else opened.run
+        desk = Desk(self.written(), store, self.channel, self.token, plan, identity, saves=self.team.speaks)
         checkpoint, _ = store.newest()
-        with ledger.phase("train", inputs={"updates": plan.updates, "batch": plan.batch}):
+        with ready.ledger.phase("train", inputs={"updates": plan.updates, "batch": plan.batch}):
             saved = load_checkpoint(checkpoint) if checkpoint is not None else None
             Drive(opened.trainer, run, desk).train(saved)
             del saved
 
-    def _written(self) -> JobDirectory:
+    def written(self) -> JobDirectory:
         """Where lines about updates go: those of other ranks than 0 beside their logs, to be compared."""
         if self.team.speaks:
             return self.layout
@@ -101,41 +132,26 @@ class Rank:
         folder.mkdir(parents=True, exist_ok=True)
         return JobDirectory(folder)
 
-    def _hand_over(self, opened: Opened, plan: Plan, store: CheckpointStore, ledger: Ledger) -> dict[str, Any]:
+    def _hand_over(self, ready: Ready) -> dict[str, Any]:
         """Export from the last checkpoint, then ask the artifact in a new process."""
+        opened, plan, store, ledger = ready.opened, ready.plan, ready.store, ready.ledger
         checkpoint, ending = pick_for_export(store, plan)
         snapshot = averaged(load_checkpoint(checkpoint))
         counters, optimizer = snapshot.values.get("counters", {}), described(snapshot.values)
         stream = told_place(snapshot.values)
-        self._enter("export")
+        self.enter("export")
         with ledger.phase("export", inputs={"checkpoint": checkpoint.path.name}):
-            artifact = self._export(opened, snapshot)
+            artifact = export_artifacts(opened, snapshot, self.layout)
         del snapshot
         outputs = [self._output(folder) for folder in sorted(self.layout.artifacts.iterdir())]
-        self._enter("replay")
+        self.enter("replay")
         with ledger.phase("replay", inputs={"artifact": artifact.name}):
-            replay = self._replay(artifact)
+            replay = ask_again(artifact, self.start, self.token.check)
         return {
             "step": checkpoint.step, "training": ending, "counters": counters, "optimizer": optimizer,
             "compiled_graphs": count_graphs(), **stream,
             "outputs": outputs, "replay": replay, "artifact": {"name": artifact.name, **artifact.facts},
         }  # fmt: skip
-
-    def _export(self, opened: Opened, snapshot: Any) -> Artifact:
-        """Artifacts appear whole: they are written beside and put in place by one rename."""
-        beside = self.layout.root / f".artifacts.{os.getpid()}.tmp"
-        for leftover in self.layout.root.glob(".artifacts.*.tmp"):
-            remove_tree(leftover)
-        beside.mkdir()
-        artifact = opened.trainer.export(opened.run, snapshot, beside)
-        declared = opened.trainer.artifacts[opened.run.method]
-        for name in declared:
-            if not (beside / name).is_dir():
-                raise InternalError(f"export wrote no folder {name}", expected=", ".join(declared))
-        remove_tree(self.layout.artifacts)
-        beside.rename(self.layout.artifacts)
-        sync_directory(self.layout.root)
-        return artifact
 
     def _output(self, folder: Path) -> dict[str, Any]:
         digest, size = sha256_tree(folder)
@@ -143,40 +159,15 @@ class Rank:
         self.channel.say("artifact", **output)
         return output
 
-    def _replay(self, artifact: Artifact) -> dict[str, Any]:
-        """Load the artifact in a new process and compare its answers with those before export."""
-        if not artifact.controls:
-            return {"asked": 0, "same": True}
-        attempt = self.layout.attempt(self.start.attempt)
-        question, answer = attempt / "replay-question.json", attempt / "replay-answer.json"
-        write_json(question, {"artifact": artifact.name, "controls": artifact.controls})
-        command = [sys.executable, "-m", "app_trainer_sdk.training.replay", str(attempt / "start.json")]
-        with subprocess.Popen([*command, str(question), str(answer)]) as process:
-            while process.poll() is None:
-                try:
-                    self.token.check()
-                    time.sleep(0.05)
-                except BaseException:
-                    process.kill()
-                    raise
-        if process.returncode:
-            raise InternalError(f"the artifact {artifact.name} could not be loaded again in a new process")
-        answers: Sequence[JSON] = read_json(answer)
-        expected = json.loads(json.dumps(artifact.expected))
-        if answers != expected:
-            raise InternalError(
-                f"the exported {artifact.name} answers {answers!r}", expected=f"{expected!r}, as before export"
-            )
-        return {"asked": len(answers), "same": True}
-
     def _write_row(self, row: Row) -> None:
         if not row.within:  # the time of a scope inside is time of the one around it
             self.timings[row.phase] = self.timings.get(row.phase, 0.0) + row.seconds
         document = {"attempt": self.start.attempt, **row.document()}
-        append_line(self._written().phases, document)
+        append_line(self.written().phases, document)
         self.channel.say("phase_end", **document)
 
-    def _enter(self, phase: str) -> None:
+    def enter(self, phase: str) -> None:
+        """Say that a phase begins."""
         self.phase = phase
         self.channel.say("phase", name=phase)
 
@@ -195,8 +186,13 @@ class Rank:
         self.channel.say("plan", plan=plan.document(), resumed=resumed, skipped=told, data=facts)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run one rank; the exit code is the outcome's."""
+def serve(arguments: Sequence[str], work: Callable[[Rank], dict[str, Any]]) -> int:
+    """Run one rank as the supervisor starts it; the exit code is the outcome's.
+
+    Args:
+        arguments: ``START.json CHANNEL_FD [MEETING_FD]``.
+        work: what the rank does; the facts of its outcome.
+    """
     _leave_signals_to_the_supervisor()
     start = Start.load(Path(arguments[0]))
     token = StopToken()
@@ -207,7 +203,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         team = meet(start.ranks, token.check, lambda: token.asked, *map(int, arguments[2:]))
         rank = Rank(start, channel, token, team)
-        facts = rank.work()
+        facts = work(rank)
         outcome = outcome_document(ExitCode.SUCCEEDED, **facts, timings=rank.timings)
     except BaseException as error:  # noqa: BLE001 - every ending becomes one outcome
         if start.ranks > 1:
@@ -244,8 +240,12 @@ def _leave_signals_to_the_supervisor() -> None:
     signal.signal(signal.SIGTERM, lambda *_: os._exit(ExitCode.PEER_FAILED))
 
 
-if __name__ == "__main__":
-    code = main(sys.argv[1:])
+def end_process(code: int) -> NoReturn:
+    """End at once: threads of libraries must not hold the container."""
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # threads of libraries must not hold the container
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    end_process(serve(sys.argv[1:], Rank.work))

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch_helpers import CountingToken, RecordingChannel, same_tensors
 
 from app_trainer_sdk.checkpoints import inspect_checkpoint
-from app_trainer_sdk.errors import Diverged, ExitCode, InternalError, StopRequested
+from app_trainer_sdk.errors import Diverged, ExitCode, StopRequested
 from app_trainer_sdk.files import read_json, sha256_tree
 from app_trainer_sdk.outcome import outcome_document
 from app_trainer_sdk.start import Start
@@ -18,7 +18,6 @@ from app_trainer_sdk.training.compiled import count_graphs
 from app_trainer_sdk.training.rank import Rank, _hand_in
 from app_trainer_sdk.training.replay import main as replay
 from app_trainer_sdk.training.team import Team
-from app_trainer_sdk.values import Artifact
 
 SETTINGS = {"rows": 12, "validation_rows": 3, "updates": 4, "global_batch": 4, "checkpoint_every": 1}
 
@@ -128,48 +127,6 @@ def test_a_row_that_is_not_a_number(tmp_path):
 
     assert rank.phase == "train"
     assert rows(rank)[-1]["verdict"] == "failed: Diverged"
-
-
-class Exporter:
-    """What a trainer's export does, by hand."""
-
-    def __init__(self, names):
-        self.names = names
-        self.artifacts = {"full": ("weights",)}
-
-    def export(self, run, saved, directory):
-        for name in self.names:
-            (directory / name).mkdir()
-        return Artifact("weights")
-
-
-class Handed:
-    """As much of an opened job as export needs."""
-
-    class run:  # noqa: N801 - stands in for the handle
-        method = "full"
-
-    def __init__(self, trainer):
-        self.trainer = trainer
-
-
-def test_an_artifact_that_was_not_written(tmp_path):
-    """An export without its declared folder is refused, and what was handed over before stays."""
-    rank = rank_of(tmp_path)
-    rank._export(Handed(Exporter(["weights"])), None)
-    with pytest.raises(InternalError, match="export wrote no folder weights; expected weights"):
-        rank._export(Handed(Exporter(["other"])), None)
-
-    assert [each.name for each in (tmp_path / "artifacts").iterdir()] == ["weights"]
-
-
-def test_an_artifact_that_answers_otherwise(finished):
-    """An artifact whose answers in a new process differ from those before export is not handed over as good."""
-    rank, _ = finished
-    wrong = Artifact("weights", controls=[[0.1] * 8], expected=[123.0])
-
-    with pytest.raises(InternalError, match=r"answers \[.*\]; expected \[123.0\], as before export"):
-        rank._replay(wrong)
 
 
 def test_replaying_here(finished, tmp_path):
