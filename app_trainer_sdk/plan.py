@@ -16,6 +16,7 @@ from app_trainer_sdk.data_facts import (
     DataFacts,
     choose_sampling,
     choose_workers,
+    cores_of_a_rank,
     groups_of_batches,
     refuse_impossible_order,
 )
@@ -37,9 +38,10 @@ class DeviceFacts:
         kind: ``cpu`` or ``cuda`` (AMD cards answer to ``cuda`` in torch).
         name: the card or processor.
         bf16: whether bf16 arithmetic is done in hardware.
-        cores: processors this process may use.
+        cores: processors that this machine's ranks may use together, and ``cores_why`` that many.
         memory_bytes: the card's memory, or 0 on the CPU.
         kernels: the instruction set torch's CPU kernels use.
+        shared_memory_bytes: free for what processes share.
         eight_bit_problem: why a step of 8-bit AdamW does not work here; empty when it does or nobody tried.
     """
 
@@ -50,6 +52,8 @@ class DeviceFacts:
     memory_bytes: int = 0
     kernels: str = ""
     eight_bit_problem: str = ""
+    cores_why: str = ""
+    shared_memory_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,7 @@ class Plan:
     settings: Mapping[str, Effective] = field(default_factory=dict)
     changed: Sequence[Mapping[str, JSON]] = ()
     stream: str = ""
+    threads_why: str = ""
 
     def document(self) -> dict[str, Any]:
         """The plan as JSON."""
@@ -149,7 +154,9 @@ def resolve_plan(
     total = _number(batch["global_batch"])
     refuse_impossible_order(settings, data, replicas)
     knobs["sampling"] = _choose(settings, "sampling", *choose_sampling(data))
-    knobs["dataloader_workers"] = _choose(settings, "dataloader_workers", *choose_workers(data))
+    cores, _ = cores_of_a_rank(device.cores, "", replicas)
+    workers = choose_workers(data, device.kind, cores, device.shared_memory_bytes)
+    knobs["dataloader_workers"] = _choose(settings, "dataloader_workers", *workers)
     groups = groups_of_batches(settings, trainer, data)
     per_epoch = _windows(data, total, groups)
     knobs |= _duration(settings, per_epoch)
@@ -162,11 +169,12 @@ def resolve_plan(
             why = "asked for" if name in (asked or {}) else "default"
             knobs[name] = Effective(value, knobs[name].effective if name in knobs else value, why)
     micro, steps = _number(knobs["microbatch"]), _number(knobs["gradient_accumulation_steps"])
+    threads, why_threads = cores_of_a_rank(device.cores, device.cores_why, replicas)
     return Plan(
         trainer=trainer, trainer_version=trainer_version, model=model, method=method, updates=updates,
         examples_per_update=total, examples_seen=_examples_seen(settings, updates, total, data, groups),
         rows=data.rows, updates_per_epoch=per_epoch, replicas=replicas,
-        threads=max(1, device.cores // replicas) if device.kind == "cpu" else device.cores,
+        threads=threads, threads_why=why_threads,
         precision=str(knobs["mixed_precision"].effective), device=f"{device.kind}: {device.name}",
         batch=batch_equation(micro, steps, replicas) + " examples per update",
         settings=dict(sorted(knobs.items())), stream=data.stream,
@@ -183,6 +191,7 @@ def plan_lines(plan: Plan) -> list[str]:
         f"plan: {plan.trainer} {plan.trainer_version}, {plan.model}, {plan.method}, on {plan.device}",
         f"  {seen} examples seen{rows}",
         f"  microbatch × accumulation × replicas: {plan.batch}",
+        f"  threads of a rank: {plan.threads}" + (f" ({plan.threads_why})" if plan.threads_why else ""),
     ]
     if plan.stream:
         lines.append(f"  training data: a stream, resumed {plan.stream}: {STREAMS[plan.stream]}")

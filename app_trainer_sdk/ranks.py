@@ -21,6 +21,7 @@ from typing import Any
 
 from app_trainer_sdk.errors import ExitCode, PeerFailed, StopRequested, TrainerError
 from app_trainer_sdk.files import read_json
+from app_trainer_sdk.limits import processors
 from app_trainer_sdk.outcome import describe_failure, outcome_document
 from app_trainer_sdk.start import START
 
@@ -241,7 +242,7 @@ def rank_environment(number: int, count: int, port: int) -> dict[str, str]:
     inherited = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "20000", **os.environ}
     if count == 1:
         return {**inherited, **quiet}
-    threads = str(max(1, len(os.sched_getaffinity(0)) // count))
+    threads = str(max(1, processors().count // count))
     # One machine: gloo would otherwise ask what the host's name leads to, which in a container may be nothing.
     wishes = {"OMP_NUM_THREADS": threads, "GLOO_SOCKET_IFNAME": "lo"}
     place = {

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import platform
+from typing import Any
 
 import torch
 
 from app_trainer_sdk.errors import HardwareUnfit
+from app_trainer_sdk.limits import processors, shared_memory
 from app_trainer_sdk.plan import DeviceFacts
 
 DTYPES = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -32,17 +33,16 @@ def pick_device(local_rank: int = 0) -> torch.device:
 
 def device_facts(device: torch.device) -> DeviceFacts:
     """What the plan needs to know of ``device``."""
-    cores = len(os.sched_getaffinity(0))
-    kernels = torch.backends.cpu.get_cpu_capability()
+    usable = processors()
+    host: dict[str, Any] = {
+        "cores": usable.count, "cores_why": usable.why, "shared_memory_bytes": shared_memory(),
+        "kernels": torch.backends.cpu.get_cpu_capability(),
+    }  # fmt: skip
     if device.type == "cpu":
-        name = platform.processor() or platform.machine()
-        return DeviceFacts("cpu", name, bf16=False, cores=cores, kernels=kernels)
+        return DeviceFacts("cpu", platform.processor() or platform.machine(), bf16=False, **host)
     properties = torch.cuda.get_device_properties(device)
     bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
-    return DeviceFacts(
-        device.type, properties.name, bf16=bf16, cores=cores, memory_bytes=properties.total_memory,
-        kernels=kernels,
-    )  # fmt: skip
+    return DeviceFacts(device.type, properties.name, bf16=bf16, memory_bytes=properties.total_memory, **host)
 
 
 def synchronize(device: torch.device) -> None:

@@ -20,7 +20,7 @@ from app_trainer_sdk.training.row_facts import RowFacts
 from app_trainer_sdk.windows import updates_per_epoch
 
 CPU = DeviceFacts("cpu", "a processor", bf16=False, cores=4)
-CARD = DeviceFacts("cuda", "a card", bf16=True, cores=8, memory_bytes=24 << 30)
+CARD = DeviceFacts("cuda", "a card", bf16=True, cores=8, memory_bytes=24 << 30, shared_memory_bytes=8 << 30)
 OLD_CARD = dataclasses.replace(CARD, name="an old card", bf16=False)
 
 
@@ -365,6 +365,33 @@ def test_resolved_settings_have_every_auto_decided():
 
     assert "auto" not in resolved.model_dump().values()
     assert (resolved.microbatch, resolved.checkpoint_every, resolved.updates) == (8, 5, 50)
+
+
+@pytest.mark.parametrize(
+    ("device", "replicas", "asked", "workers", "why"),
+    [
+        (CPU, 1, {}, 0, "the processors train"), (CARD, 1, {}, 4, "4 of the rank's 8 usable processors read"),
+        (CARD, 4, {}, 1, "1 of the rank's 2 usable"), (CARD, 8, {}, 0, "one processor for each rank"),
+        (CARD, 8, {"dataloader_workers": 7}, 7, "asked for"),
+        (dataclasses.replace(CARD, shared_memory_bytes=64 << 20), 1, {}, 0, "64 MiB of shared memory"),
+    ],
+)  # fmt: skip
+def test_loader_workers(device: DeviceFacts, replicas: int, asked: dict[str, int], workers: int, why: str):
+    """M2: as many as a rank's processors and shared memory allow; who asks gets what they ask."""
+    knob = plan(device=device, replicas=replicas, updates=1, **asked).settings["dataloader_workers"]
+
+    assert knob.effective == workers
+    assert why in knob.why
+
+
+def test_threads_of_a_rank_and_why():
+    """M2: two ranks on four processors have two each; the plan says where four comes from."""
+    device = dataclasses.replace(CARD, cores=4, cores_why="a quota of 400000/100000 µs, of 104 processors")
+    made = plan(device=device, replicas=2, updates=1)
+
+    assert made.threads == 2
+    told = "  threads of a rank: 2 (a quota of 400000/100000 µs, of 104 processors, shared by 2 ranks)"
+    assert told in plan_lines(made)
 
 
 def test_threads_are_shared_between_replicas():

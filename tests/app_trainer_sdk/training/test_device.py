@@ -26,7 +26,8 @@ def test_facts_of_the_processor():
     facts = device_facts(torch.device("cpu"))
 
     assert (facts.kind, facts.bf16, facts.memory_bytes) == ("cpu", False, 0)
-    assert facts.cores == len(os.sched_getaffinity(0)) >= 1
+    assert 1 <= facts.cores <= len(os.sched_getaffinity(0))
+    assert "processors" in facts.cores_why
     assert facts.kernels
     assert facts.name
 
