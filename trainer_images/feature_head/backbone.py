@@ -1,0 +1,80 @@
+"""Owns the frozen backbone at work: loaded, in evaluation mode, and asked batch by batch.
+
+Nothing of it trains, and nothing of it moves: parameters are frozen, batch norm keeps its statistics, and
+no gradient is ever recorded. It must not know classes, heads or splits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from app_trainer_sdk.errors import BadData
+from app_trainer_sdk.handle import Run
+from app_trainer_sdk.values import JSON
+from trainer_images.feature_head import minilm, resnet
+from trainer_images.feature_head.rows import file_digest
+from trainer_images.feature_head.weights import weights_file
+
+KINDS: dict[str, Any] = {"texts": minilm, "pictures": resnet}
+
+
+class Extractor:
+    """A frozen backbone that turns contents into features.
+
+    Args:
+        module: the backbone; its inputs are the tensors that ``prepare`` gives, by name.
+        prepare: contents to tensors, and for each content why it cannot be used, or nothing.
+        device: where it works.
+        dtype: the precision it works in.
+    """
+
+    def __init__(
+        self, module: nn.Module, prepare: Any, *, device: torch.device, dtype: torch.dtype = torch.float32
+    ) -> None:
+        self.module = module.to(device, dtype).eval().requires_grad_(False)
+        self._prepare = prepare
+        self._device, self._dtype = device, dtype
+
+    @torch.inference_mode()
+    def __call__(self, contents: Sequence[str | Path]) -> tuple[Tensor, list[str]]:
+        """Features (rows, features) in fp32 on the CPU, and for each row why it has none, or nothing."""
+        tensors, problems = self._prepare(contents)
+        moved = {
+            name: each.to(self._device, self._dtype if each.is_floating_point() else None)
+            for name, each in tensors.items()
+        }
+        return self.module(**moved).float().cpu(), problems
+
+
+def load_extractor(run: Run) -> Extractor:
+    """The backbone of the run with its weights, in the plan's precision.
+
+    Raises:
+        BadData: the weights are not those of the catalog row's architecture.
+    """
+    kind = KINDS[run.model.architecture["kind"]]
+    module, file = kind.build(run), weights_file(run)
+    try:
+        module.load_state_dict(kind.named(load_file(file)))
+    except RuntimeError as error:
+        raise BadData(
+            f"{file.name} does not fit {run.model.name}: {str(error).splitlines()[1].strip()[:200]}",
+            expected="weights of its architecture", setting="/weights/base",
+        ) from None  # fmt: skip
+    device = run.device or torch.device("cpu")
+    return Extractor(module, kind.preparer(run), device=device, dtype=run.dtype or torch.float32)
+
+
+def preprocessing(run: Run) -> dict[str, JSON]:
+    """All that is done to a content before the backbone sees it, and to its output after: part of the key."""
+    done: dict[str, JSON] = dict(run.model.architecture["preprocessing"])
+    if run.model.architecture["kind"] == "texts":
+        done["max_length"] = run.settings.max_length
+        done["tokenizer"] = file_digest(minilm.tokenizer_file(run))
+    return done
