@@ -137,6 +137,9 @@ class SupervisedTrainer(Trainer):
     """Least rows a microbatch may have: 2 for a model with batch norm. A shorter rest is merged."""
     may_lack_gradient: ClassVar[Sequence[str]] = ()
     """Prefixes of trainable parameters that need not get a gradient in the first update (unused experts)."""
+    depth_setting: ClassVar[str] = ""
+    """Name of the setting that keeps only the first blocks of the model, 0 for all of them; planning tries the
+    memory of few blocks with it. Without one every block is tried."""
 
     def examine(self, run: Run) -> Examination:
         """Optional hook, as in :class:`Trainer`; by default the length of the training split."""

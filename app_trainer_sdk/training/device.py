@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import platform
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -12,6 +15,27 @@ from app_trainer_sdk.limits import processors, shared_memory
 from app_trainer_sdk.plan import DeviceFacts
 
 DTYPES = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+_planned: contextvars.ContextVar[str] = contextvars.ContextVar("planned", default="")
+
+
+def kind_of(tensor: torch.Tensor) -> str:
+    """The type of the device a tensor lives on; of the one it would live on, while memory is predicted.
+
+    For code that chooses sizes by device. A choice of kernels asks the tensor itself.
+    """
+    return _planned.get() or tensor.device.type
+
+
+@contextlib.contextmanager
+def planned_for(kind: str) -> Iterator[None]:
+    """Inside, :func:`kind_of` answers ``kind``: a prediction for a card is computed without one."""
+    token = _planned.set(kind)
+    try:
+        yield
+    finally:
+        _planned.reset(token)
 
 
 def pick_device(local_rank: int = 0) -> torch.device:

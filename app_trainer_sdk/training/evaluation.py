@@ -18,7 +18,7 @@ from app_trainer_sdk.training.order import cut
 from app_trainer_sdk.training.randomness import Random, derive_seed, seed_torch
 from app_trainer_sdk.training.state import SupervisedState
 from app_trainer_sdk.training.wrap import autocast
-from app_trainer_sdk.values import LossTerms, Stream
+from app_trainer_sdk.values import Batch, LossTerms, Stream
 
 if TYPE_CHECKING:
     from app_trainer_sdk.contract import SupervisedTrainer
@@ -38,20 +38,38 @@ def evaluate(trainer: SupervisedTrainer, run: Run, state: SupervisedState, split
         )  # fmt: skip
     rows = Rows(trainer, run, dataset, derive_seed(state.settings.seed, "evaluate", split))
     assert state.settings.microbatch != "auto"
+    with measuring(state):
+        pieces = cut(len(dataset), state.settings.microbatch)
+        for first in range(0, len(pieces), state.team.size):
+            run.check()
+            number = first + state.team.rank
+            here = pieces[number] if number < len(pieces) else None
+            yield state.team.merge(_measure(trainer, run, state, rows, split, number, here))
+
+
+@contextlib.contextmanager
+def measuring(state: SupervisedState) -> Iterator[None]:
+    """Inside, the model evaluates: no gradients, evaluation mode, the average in place where one is kept."""
     modes = [(module, module.training) for module in state.modules.root.modules()]
     state.modules.root.eval()
     weights = state.average.in_place() if state.average is not None else contextlib.nullcontext()
     try:
         with torch.no_grad(), weights:
-            pieces = cut(len(dataset), state.settings.microbatch)
-            for first in range(0, len(pieces), state.team.size):
-                run.check()
-                number = first + state.team.rank
-                here = pieces[number] if number < len(pieces) else None
-                yield state.team.merge(_measure(trainer, run, state, rows, split, number, here))
+            yield
     finally:
         for module, mode in modes:
             module.training = mode
+
+
+def measure_batch(
+    trainer: SupervisedTrainer, run: Run, state: SupervisedState, batch: Batch, random: Random
+) -> LossTerms:
+    """Loss terms of one batch that is on the device, inside :func:`measuring`."""
+    assert run.device is not None
+    seed_torch(random.seed, run.device)
+    with autocast(run):
+        terms = trainer.measure(state.modules, batch, random)
+    return _with_units(terms, batch.units)
 
 
 def _measure(
@@ -66,10 +84,7 @@ def _measure(
     random = Random(
         run.random("evaluate", split, number).seed, whole=run.random("evaluate", split), first_row=piece[0]
     )
-    seed_torch(random.seed, run.device)
-    with autocast(run):
-        terms = trainer.measure(state.modules, batch, random)
-    return _with_units(terms, batch.units)
+    return measure_batch(trainer, run, state, batch, random)
 
 
 def _with_units(terms: LossTerms, units: float) -> LossTerms:

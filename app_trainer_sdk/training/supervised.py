@@ -46,13 +46,31 @@ def begin(trainer: SupervisedTrainer, run: Run, saved: Snapshot | None) -> Super
     """Build the state, or rebuild it from a snapshot; both start from the same seeds."""
     assert run.device is not None
     settings: Hyperparameters = run.settings
-    train, team = trainer.dataset(run, "train"), meeting.here()
+    train = trainer.dataset(run, "train")
     order = _order(trainer, run, train, saved)
     seed = derive_seed(settings.seed, "build")
     with global_seeds(seed, run.device):
         modules = trainer.build_model(run, weights=True)
     if not isinstance(modules, Modules):
         raise InternalError(f"build_model returned {type(modules).__name__}", expected="Modules(root)")
+    state = assemble(trainer, run, modules, order=order)
+    state.datasets["train"] = train
+    if saved is not None:
+        restore(state, saved)
+    if settings.torch_compile is True:
+        make_first_call(trainer, run, state.loss, state.buffers, autocast(run))
+    if isinstance(train, Stream):
+        state.place = _place(train, state.counters.updates, saved)
+    state.replica = replicate(trainer, state.loss, state.team)
+    return state
+
+
+def assemble(
+    trainer: SupervisedTrainer, run: Run, modules: Modules, *, order: Order | None = None
+) -> SupervisedState:
+    """The state around modules that were just built; without data, for planning and rehearsal."""
+    assert run.device is not None
+    settings: Hyperparameters = run.settings
     loss = wrap(trainer, modules, settings, run.device)
     _check_batch_norm(trainer, modules.root)
     names = optim.parameter_names(modules.root)
@@ -62,20 +80,12 @@ def begin(trainer: SupervisedTrainer, run: Run, saved: Snapshot | None) -> Super
     state = SupervisedState(
         settings=settings, modules=modules, loss=loss, optimizer=optimizer,
         scaler=torch.amp.GradScaler(run.device.type) if settings.mixed_precision == "fp16" else None,
-        order=order, names=names, datasets={"train": train},
-        buffers=Buffers(modules.root), team=team,
+        order=order, names=names, datasets={}, buffers=Buffers(modules.root), team=meeting.here(),
         parameters=[each for group in optimizer.param_groups for each in group["params"]],
     )  # fmt: skip
     if settings.ema_decay:
         by_name = {names[each]: each for each in state.parameters}
         state.average = WeightAverage(by_name, settings.ema_decay)
-    if saved is not None:
-        restore(state, saved)
-    if settings.torch_compile is True:
-        make_first_call(trainer, run, loss, state.buffers, autocast(run))
-    if isinstance(train, Stream):
-        state.place = _place(train, state.counters.updates, saved)
-    state.replica = replicate(trainer, loss, state.team)
     return state
 
 

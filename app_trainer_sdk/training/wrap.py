@@ -48,9 +48,10 @@ def wrap(
 ) -> LossModule:  # fmt: skip
     """Prepare ``modules`` for training, in place, and enclose them with the loss. ``backend`` compiles."""
     # 1. Device first: the optimizer is built over what lives there.
-    modules.root.to(device)
+    _move(modules.root, device)
     for module in modules.frozen.values():
-        module.to(device).eval().requires_grad_(False)
+        _move(module, device)
+        module.eval().requires_grad_(False)
     _begin_training_mode(modules.root)
     # 2. Compilation before recomputation: in a recomputed block torch.compile gives up at the first call it
     #    cannot look into, and runs the whole block uncompiled. This way round dropout stays the same as well.
@@ -78,6 +79,12 @@ def autocast(run: Run) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext()
     assert run.device is not None
     return torch.autocast(run.device.type, dtype=run.dtype)
+
+
+def _move(module: nn.Module, device: torch.device) -> None:
+    """To the device, unless it is there: even then ``Module.to`` replaces tensors that hold no data."""
+    if any(each.device != device for each in [*module.parameters(), *module.buffers()]):
+        module.to(device)
 
 
 def _begin_training_mode(root: nn.Module) -> None:

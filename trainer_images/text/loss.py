@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from app_trainer_sdk.training.device import kind_of
 from app_trainer_sdk.values import Batch, LossTerms, Modules
 from trainer_images.text.model import language_model
 from trainer_images.text.packing import RowLayout
@@ -94,4 +95,4 @@ def _chunks(hidden: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _chunk_size(hidden: Tensor) -> int:
-    return CHUNK_GPU if hidden.is_cuda else CHUNK_CPU
+    return CHUNK_CPU if kind_of(hidden) == "cpu" else CHUNK_GPU

@@ -57,6 +57,7 @@ class TextTrainer(SupervisedTrainer):
     }
     preparation: ClassVar[Sequence[str]] = ("weights", "tokens")
     requirements: ClassVar[Requirements] = Requirements(host_memory_gib=4.0, disk_gib=4.0)
+    depth_setting: ClassVar[str] = "keep_layers"
 
     def examine(self, run: Run) -> Examination:
         """Read and split the rows, and check for leaks between splits."""

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from app_trainer_sdk.catalog import ModelRow
 from app_trainer_sdk.handle import Run
 from trainer_images.text import tokens, weights
 from trainer_images.text.models import MODELS
@@ -22,6 +23,17 @@ from trainer_images.text.trainer import TextTrainer
 ROOT = Path(__file__).resolve().parents[3]
 DICTIONARY = ROOT / "trainer_images/text/examples/devils_dictionary.jsonl"
 MakeRun = Callable[..., Run]
+
+
+#: A row like the catalog's, small enough to train in every combination of settings.
+TINY = ModelRow(
+    name="tiny", title="A tiny llama", parameters=0,
+    architecture={
+        "model_type": "llama", "vocab_size": 640, "hidden_size": 64, "intermediate_size": 160,
+        "num_hidden_layers": 6, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+        "max_position_embeddings": 512, "tie_word_embeddings": False,
+    },
+)  # fmt: skip
 
 
 @pytest.fixture(scope="session")
@@ -90,6 +102,28 @@ def make_run(tmp_path: Path) -> MakeRun:
             device=torch.device("cpu"),
             dtype=torch.float32,
         )
+
+    return make
+
+
+@pytest.fixture
+def plan_run(tmp_path: Path) -> MakeRun:
+    """A run with every setting decided, over no rows and no weights."""
+
+    def make(
+        row: ModelRow = TINY, method: str = "lora", *, dtype: torch.dtype = torch.float32, **settings: Any
+    ) -> Run:
+        decided: dict[str, Any] = {
+            "updates": 10, "warmup_updates": 0, "microbatch": 2, "gradient_accumulation_steps": 1,
+            "torch_compile": False, "optim_8bit": False, "gradient_checkpointing": False,
+            "mixed_precision": "no" if dtype == torch.float32 else "bf16", "keep_layers": 1, **settings,
+        }  # fmt: skip
+        decided["global_batch"] = decided["microbatch"] * decided["gradient_accumulation_steps"]
+        read = TextTrainer.hyperparameters_class.read({**TextTrainer.defaults[method], **decided})
+        return Run(
+            settings=read, model=row, method=method, directory=tmp_path, cache=tmp_path,
+            device=torch.device("cpu"), dtype=dtype,
+        )  # fmt: skip
 
     return make
 

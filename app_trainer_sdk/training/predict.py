@@ -1,0 +1,155 @@
+"""Owns the prediction of one configuration's memory: its peak by owner and by phase, from dry runs.
+
+Where a trainer says how to shorten its model, one, two and three blocks are rehearsed and the rest follows by
+the line through two and three; one block tells how far that line is off. This file must not know which
+configurations are compared, nor any card.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from app_trainer_sdk.training.allocations import Held
+from app_trainer_sdk.training.dry_run import Rehearsed, Size, build_shapes, dry_run
+
+if TYPE_CHECKING:
+    from app_trainer_sdk.contract import SupervisedTrainer
+    from app_trainer_sdk.handle import Run
+
+GRADE = "predicted, CPU kernels"
+#: The phases a peak is told for, in the order they happen.
+PHASES = ("load", "forward", "backward", "step", "evaluate", "export")
+#: A model of at most this many blocks is rehearsed whole.
+WHOLE = 4
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What one configuration will hold, in bytes.
+
+    Attributes:
+        phases: the fullest instant of each phase, by the phase's name.
+        size: of the whole model.
+        snapshot_bytes: what a checkpoint holds; as much lies in host memory while it is written.
+        rehearsed_blocks: depths that were rehearsed.
+        residual: how far the extrapolation was off at one block, as a share; 0 for a model rehearsed whole.
+    """
+
+    phases: Mapping[str, Held]
+    size: Size
+    snapshot_bytes: int
+    rehearsed_blocks: tuple[int, ...]
+    residual: float
+
+    @property
+    def at(self) -> str:
+        """The phase that holds most."""
+        return max(self.phases, key=lambda phase: self.phases[phase].total)
+
+    @property
+    def peak(self) -> Held:
+        """What is held at the fullest instant of all."""
+        return self.phases[self.at]
+
+    def document(self) -> dict[str, Any]:
+        """The prediction as JSON."""
+        return {
+            "peak_bytes": self.peak.total, "peak_in": self.at,
+            "by_owner": {owner: count for owner, count in self.peak.by_owner.items() if count},
+            "phases": {name: self.phases[name].total for name in PHASES if name in self.phases},
+            "rounding_bytes": self.peak.rounding, "checkpoint_bytes": self.snapshot_bytes,
+            "rehearsed_blocks": list(self.rehearsed_blocks), "residual": round(self.residual, 6),
+            "grade": GRADE,
+        }  # fmt: skip
+
+
+def predict(
+    trainer: SupervisedTrainer, run: Run, *, kind: str = "cpu", size: Size | None = None, check: bool = True
+) -> Prediction:
+    """Predict the memory of a resolved configuration.
+
+    Args:
+        trainer: the trainer.
+        run: its handle; see :func:`~app_trainer_sdk.training.dry_run.dry_run`.
+        kind: the type of device that is planned for.
+        size: of the whole model, when it is known already.
+        check: whether the extrapolation is checked against one block; the residual is 0 otherwise.
+    """
+    size = size or Size.of(build_shapes(trainer, run))
+    if not trainer.depth_setting or size.blocks <= WHOLE:
+        whole = dry_run(trainer, run, kind=kind)
+        return _prediction(whole.places, whole.size, whole.snapshot_bytes, kind, (size.blocks,), 0.0)
+    two, three = (dry_run(trainer, _shortened(trainer, run, depth), kind=kind) for depth in (2, 3))
+    places, saved = _extrapolated(two, three, size.blocks)
+    residual, rehearsed = 0.0, [2, 3]
+    if check:
+        one = dry_run(trainer, _shortened(trainer, run, 1), kind=kind)
+        by_line = max(each.total for each in _extrapolated(two, three, 1)[0].values())
+        seen = max(each.total for each in one.places.values())
+        residual, rehearsed = abs(by_line - seen) / seen, [1, 2, 3]
+    return _prediction(places, size, saved, kind, tuple(rehearsed), residual)
+
+
+def _shortened(trainer: SupervisedTrainer, run: Run, blocks: int) -> Run:
+    return dataclasses.replace(run, settings=run.settings.model_copy(update={trainer.depth_setting: blocks}))
+
+
+def _extrapolated(two: Rehearsed, three: Rehearsed, blocks: int) -> tuple[dict[str, Held], int]:
+    """Every place of a model of ``blocks`` blocks, by the line through two and three.
+
+    A place's instants all move by the same bytes for each further block, so that its fullest instant stays the
+    same one. What is held in a block between the first and the last lies between theirs, apart from the block's
+    own course: it moves as the faster of the two.
+    """
+    more = blocks - 3
+    places = {
+        name: _moved(three.places[name], two.places[name], three.places[name], more)
+        for name in two.places.keys() & three.places.keys()
+    }
+    for name in three.places.keys() - two.places.keys():
+        if blocks < 3:
+            continue
+        before, _, part = name.partition("/")
+        ends = [f"{before}/{part.replace('blocks', which, 1)}" for which in ("first block", "last block")]
+        moves = [_moved(three.places[name], two.places[end], three.places[end], more) for end in ends]
+        places[name] = max(moves, key=lambda held: held.total)
+    saved = three.snapshot_bytes + more * (three.snapshot_bytes - two.snapshot_bytes)
+    return places, saved
+
+
+def _moved(start: Held, two: Held, three: Held, more: int) -> Held:
+    by_owner = {
+        owner: start.by_owner[owner] + more * (three.by_owner[owner] - two.by_owner[owner])
+        for owner in start.by_owner
+    }
+    return Held(by_owner, start.rounding + more * (three.rounding - two.rounding))
+
+
+def _prediction(
+    places: Mapping[str, Held], size: Size, saved: int, kind: str, rehearsed: tuple[int, ...], residual: float
+) -> Prediction:
+    phases: dict[str, Held] = {}
+    for place, held in places.items():
+        phase = _phase(place)
+        if phase not in phases or held.total > phases[phase].total:
+            phases[phase] = held
+    phases["export"] = _export(phases["load"], saved if kind == "cpu" else 0)
+    return Prediction(phases, size, saved, rehearsed, residual)
+
+
+def _phase(place: str) -> str:
+    before, _, part = place.partition("/")
+    if not before.startswith("update"):
+        return before
+    return "step" if part == "step" else "backward" if "backward" in place else "forward"
+
+
+def _export(loaded: Held, snapshot_bytes: int) -> Held:
+    """At most the model once more, and on the CPU the checkpoint it is made from; training's state is gone."""
+    kept = {
+        owner: count if owner in ("parameters", "buffers") else 0 for owner, count in loaded.by_owner.items()
+    }
+    return Held({**kept, "temporaries": snapshot_bytes}, loaded.rounding)

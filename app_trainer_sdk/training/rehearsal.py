@@ -1,0 +1,76 @@
+"""Owns the rehearsal of ordinary training: two updates with the heaviest batch, and one evaluation.
+
+It calls the loop's own functions, so that what is rehearsed and what is run cannot drift apart. Two updates,
+since the optimizer's state is made in the first one; two microbatches where gradients accumulate, since the
+second one meets the gradients of the first. Nothing is read from a dataset. This file must not know whether
+tensors hold data, or who watches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy
+
+from app_trainer_sdk.errors import InternalError
+from app_trainer_sdk.hyperparameters import Hyperparameters
+from app_trainer_sdk.training.evaluation import measure_batch, measuring
+from app_trainer_sdk.training.feed import LoadedWindow, Microbatch, to_device
+from app_trainer_sdk.training.order import Window
+from app_trainer_sdk.training.state import SupervisedState
+from app_trainer_sdk.training.update import look_ahead, settle_update, start_update
+from app_trainer_sdk.values import Batch
+
+if TYPE_CHECKING:
+    from app_trainer_sdk.contract import SupervisedTrainer
+    from app_trainer_sdk.handle import Run
+
+UPDATES = 2
+
+
+def _nobody(place: str) -> None:
+    """Nobody watches."""
+
+
+def rehearse(
+    trainer: SupervisedTrainer, run: Run, state: SupervisedState, batch: Batch, *,
+    mark: Callable[[str], None] = _nobody,
+) -> None:  # fmt: skip
+    """Make two updates and evaluate, all with ``batch``.
+
+    Args:
+        trainer: the trainer.
+        run: its handle, settings resolved.
+        state: from ``assemble``; it is changed as training changes it.
+        batch: from ``largest_batch``, of one microbatch's rows.
+        mark: told where the rehearsal is: ``update 1``, ``update 2``, ``evaluate``.
+
+    Raises:
+        InternalError: an update was not made, so that what was seen would prove nothing.
+    """
+    window = _window(state.settings, batch)
+    for number in range(1, UPDATES + 1):
+        mark(f"update {number}")
+        agreed = state.team.agree(window.units, window.empty)
+        buffers = state.buffers.copies()
+        update = start_update(run, state, window, agreed)
+        look_ahead(run, state, update, None)
+        info = settle_update(trainer, state, update, buffers)
+        del buffers, update
+        if not info.applied:
+            raise InternalError(f"rehearsed update {number} was not made: {info.why}", expected="an update")
+        del info
+    mark("evaluate")
+    assert run.device is not None
+    with measuring(state):
+        measure_batch(trainer, run, state, to_device(batch, run.device), run.random("evaluate", "rehearsal", 0))
+
+
+def _window(settings: Hyperparameters, batch: Batch) -> LoadedWindow:
+    rows, steps = settings.microbatch, settings.gradient_accumulation_steps
+    assert rows != "auto"
+    assert steps != "auto"
+    pieces = [Microbatch(batch, number, number * rows, rows) for number in range(min(steps, 2))]
+    ids = numpy.arange(rows * len(pieces), dtype=numpy.int64)
+    return LoadedWindow(Window(0, 0, ids, len(ids)), pieces, len(pieces), 0.0)
