@@ -29,8 +29,9 @@ def optimizer_snapshot(
     values: dict[str, JSON] = {}
     aliases: dict[str, JSON] = {}
     seen: dict[int, str] = {}
-    for parameter, state in optimizer.state.items():
-        for key, value in state.items():
+    # By name: the optimizer's own order is another one after a resume, and of shared tensors the first is kept.
+    for parameter, state in sorted(optimizer.state.items(), key=lambda each: names[each[0]]):
+        for key, value in sorted(state.items()):
             name = f"{names[parameter]}/{key}"
             if not isinstance(value, Tensor):
                 values[name] = value

@@ -110,11 +110,19 @@ def _trained(run: Run, model: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
 def _write_model(run: Run, model: Any, tokenizer: Any, folder: Path) -> None:
     run.check()
     if run.method == "lora":
+        _sort_targets(model)
         # With "auto" peft would ask the Hub whether the vocabulary has grown.
         model.save_pretrained(folder, save_embedding_layers=False)
     else:
         model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+
+
+def _sort_targets(model: Any) -> None:
+    """Peft keeps names of modules as a set, whose order differs between processes: equal runs, equal files."""
+    for config in model.peft_config.values():
+        if not isinstance(config.target_modules, str):
+            config.target_modules = sorted(config.target_modules)
 
 
 def _write_predictions(folder: Path, split: str, rows: Sequence[Row], answers: Sequence[str]) -> None:

@@ -34,8 +34,8 @@ from app_trainer_sdk.values import Snapshot
 
 POLL_SECONDS = 0.001
 #: Added to each of a save's twelve fsyncs, and how long after its beginning a kill comes at most.
-SYNC_SECONDS, SAVE_SECONDS = 0.005, 0.05
-LIFE_SECONDS = 120.0
+SYNC_SECONDS, SAVE_SECONDS = 0.01, 0.05
+LIFE_SECONDS = 600.0
 
 
 @dataclass
@@ -51,21 +51,25 @@ class Kills:
         return sum(self.victims.values())
 
 
-def start_job(directory: Path, job: Mapping[str, Any]) -> subprocess.Popen[bytes]:
-    """The command ``run`` on a job whose directory is ``directory/job``."""
+def start_job(directory: Path, job: Mapping[str, Any], *, pinned: bool = True) -> subprocess.Popen[bytes]:
+    """The command ``run`` on a job whose directory is ``directory/job``, on one processor or on all."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "asked.json").write_text(json.dumps(job))
-    environment = {**os.environ, "APP_TRAINER_CACHE_DIR": str(directory.parent / "cache")}
+    environment = {"APP_TRAINER_CACHE_DIR": str(directory.parent / "cache"), **os.environ}
     return subprocess.Popen(
         [sys.executable, "-m", "app_trainer_sdk.run", "--quiet", "--job", directory / "asked.json",
          "--job-dir", directory / "job"],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, preexec_fn=pin,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment,
+        preexec_fn=pin if pinned else None,
     )  # fmt: skip
 
 
 def end_job(process: subprocess.Popen[bytes]) -> tuple[int, str]:
     """Exit code and output, once they are there."""
-    output, _ = process.communicate(timeout=LIFE_SECONDS)
+    try:
+        output, _ = process.communicate(timeout=LIFE_SECONDS)
+    finally:
+        process.kill()  # does nothing to one that has ended; its rank leaves by itself
     return process.returncode, output.decode()
 
 
@@ -190,9 +194,7 @@ def _rank(start: str, log: str) -> None:
     RealDisk.sync = _slow_sync  # this process's own: a save then takes as long as that of a real model
     ours, theirs = socket.socketpair()
     threading.Thread(target=lambda: [*iter(lambda: ours.recv(65536), b"")], daemon=True).start()
-    code = rank.main([start, str(theirs.detach())])
-    sys.stdout.flush()
-    os._exit(code)
+    rank.end_process(rank.serve([start, str(theirs.detach())], rank.Rank.work))
 
 
 def _slow_sync(disk: RealDisk, path: Path) -> None:

@@ -33,7 +33,7 @@ KILLS_A_JOB = 30
 TOY = {
     "trainer": "app_trainer_sdk.testing.toys:ToyTrainer", "model": "toy-mlp", "job_id": "killed",
     "hyperparameters": {
-        "updates": 90, "rows": 83, "validation_rows": 7, "width": 1024, "dropout": 0.2, "noise": 0.3,
+        "updates": 90, "rows": 83, "validation_rows": 7, "width": 4096, "dropout": 0.2, "noise": 0.3,
         "unit_free_share": 0.1, "microbatch": 2, "gradient_accumulation_steps": 3, "warmup_updates": 9,
         "evaluate_every": 7, "checkpoint_every": 5, "dataloader_workers": 1, "ema_decay": 0.9,
         "optim_8bit": True, "sleep_seconds": 0.002,
