@@ -92,11 +92,11 @@ class Rows:
     def __getitem__(self, request: Request) -> Batch:
         epoch, indices, *first = request
         item = self._seeded_item if self.uses_global_random else self.dataset.item
-        draws = [(first[0] + number,) for number in range(len(indices))] if first else [()] * len(indices)
-        items = [
-            item(index, Random(self.seed, "item", epoch, index, *draw))
-            for index, draw in zip(indices, draws, strict=True)
-        ]
+        if first:
+            draws = enumerate(indices, start=first[0])
+            items = [item(index, Random(self.seed, "item", epoch, index, draw)) for draw, index in draws]
+        else:
+            items = [item(index, Random(self.seed, "item", epoch, index)) for index in indices]
         return self.trainer.collate(self.run, items)
 
     def _seeded_item(self, index: int, random: Random) -> Any:
