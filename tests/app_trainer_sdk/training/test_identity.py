@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app_trainer_sdk.changes import Difference
+from app_trainer_sdk.changes import FIELDS, NEVER, RANDOM, SETTINGS, Difference
 from app_trainer_sdk.hyperparameters import Hyperparameters
 from app_trainer_sdk.plan import DataFacts, DeviceFacts, resolve_plan
 from app_trainer_sdk.training.identity import (
@@ -60,6 +60,13 @@ def test_every_difference_is_told_at_once():
         "settings/global_batch",
     } == told.keys()
     assert told["settings/seed"] == Difference("settings/seed", 42, 7)
+
+
+def test_every_field_may_change_or_says_why_it_never_may():
+    """No field of the identity is forgotten by ``--allow-change``."""
+    fields = {name for name in identity() if not name.startswith(SETTINGS)}
+
+    assert fields == {*FIELDS, *NEVER} - {RANDOM, *(name for name in NEVER if name.startswith(SETTINGS))}
 
 
 def test_a_field_only_one_side_knows_is_a_difference():
