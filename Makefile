@@ -56,6 +56,7 @@ bench: $(BENCH)/.ready
 	$(BENCH)/bin/python benchmarks/compare_trl.py
 	$(BENCH)/bin/python benchmarks/checkpoint_stall.py
 	$(BENCH)/bin/python benchmarks/first_update.py
+	$(BENCH)/bin/python benchmarks/feature_head.py
 
 clean:
 	rm -rf $(VENV) $(BENCH) build .cache

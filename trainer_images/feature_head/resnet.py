@@ -7,7 +7,6 @@ the weights were trained. It must not know files of classes, heads or training.
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -93,7 +92,7 @@ def preparer(run: Run) -> Prepare:
     blank = numpy.zeros((wanted["size"], wanted["size"], 3), numpy.float32)
 
     def prepare(paths: Sequence[Path]) -> Prepared:
-        with ThreadPoolExecutor(min(len(paths), len(os.sched_getaffinity(0)), 8)) as pool:
+        with ThreadPoolExecutor(min(len(paths), torch.get_num_threads())) as pool:
             decoded = list(pool.map(lambda path: _decode(path, wanted), paths))
         pixels = numpy.stack([blank if isinstance(each, str) else each for each in decoded])
         problems = [each if isinstance(each, str) else "" for each in decoded]
