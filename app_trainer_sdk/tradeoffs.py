@@ -27,11 +27,12 @@ class CompileTimes:
 
 
 def trained_parameters(method: str, parameters: int) -> int | None:
-    """How many of a model's ``parameters`` a method trains; None for adapters, few and not in the catalog.
+    """How many of a model's ``parameters`` a method trains; None for adapters and heads, few and not in the
+    catalog.
 
     A planner that builds the model can give the real number instead.
     """
-    return None if method == "lora" else parameters
+    return None if method in ("lora", "head") else parameters
 
 
 def choose_eight_bit(
@@ -41,7 +42,7 @@ def choose_eight_bit(
 
     Args:
         optimizer: ``adamw`` or ``sgd``.
-        trained: parameters that train; None for adapters, 0 when unknown.
+        trained: parameters that train; None for adapters and heads, 0 when unknown.
         memory_bytes: the card's memory; 0 on the CPU.
         problem: why 8-bit steps do not work on this device; empty while nothing is known against them.
     """
@@ -50,7 +51,7 @@ def choose_eight_bit(
     if not memory_bytes:
         return False, "on the CPU memory is cheap and 8-bit steps are many times slower"
     if trained is None:
-        return False, "adapters train, whose state is small"
+        return False, "adapters or a head train, whose state is small"
     if not trained:
         return False, "32-bit state is faster, and the model's size is not known"
     wide, share = trained * ADAMW_BYTES, trained * ADAMW_BYTES / memory_bytes

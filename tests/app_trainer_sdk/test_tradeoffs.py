@@ -14,7 +14,7 @@ CARD = 24 << 30
     [
         ({"optimizer": "sgd"}, False, "only AdamW has 8-bit state"),
         ({"memory_bytes": 0}, False, "on the CPU memory is cheap"),
-        ({"trained": None}, False, "adapters train, whose state is small"),
+        ({"trained": None}, False, "adapters or a head train, whose state is small"),
         ({"trained": 0}, False, "the model's size is not known"),
         ({"trained": 135_000_000}, False, "32-bit state is 1.0 GiB, 4% of the card's 24.0 GiB: at most 25%"),
         ({}, True, "32-bit state is 11.2 GiB, 47% of the card's 24.0 GiB: above 25%; 8-bit state is 2.8 GiB"),
@@ -46,6 +46,7 @@ def test_a_quarter_of_the_card_is_the_limit():
 def test_what_a_method_trains():
     """Adapters are few and not in the catalog; every other method is counted with the whole model."""
     assert trained_parameters("lora", 7) is None
+    assert trained_parameters("head", 7) is None
     assert trained_parameters("full", 7) == 7
 
 

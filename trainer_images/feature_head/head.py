@@ -19,6 +19,8 @@ from trainer_images.feature_head.splits import class_names, read_splits
 
 #: The class of a row without features: no loss, no gradient.
 NONE = -100
+#: Classes of a plan without data: more than most have, so that what fits the plan fits the job.
+PLANNED_CLASSES = 1000
 
 
 class Head(nn.Module):
@@ -46,19 +48,21 @@ class Head(nn.Module):
         return self.output(inner)
 
 
-def build_model(run: Run) -> Modules:
-    """The head, its new weights drawn from torch's generator. The backbone is not here and never loaded."""
+def build_model(run: Run, *, weights: bool) -> Modules:
+    """The head, its new weights drawn from torch's generator. The backbone is not here and never loaded.
+
+    Args:
+        run: the job.
+        weights: False for a plan, which may be made without data: it counts on ``PLANNED_CLASSES`` then.
+    """
+    if not weights and not run.inputs:
+        return Modules(Head(**_sizes(run, PLANNED_CLASSES)))
     return Modules(Head(**head_sizes(run)))
 
 
 def head_sizes(run: Run) -> dict[str, Any]:
     """What makes a head: enough to build it again."""
-    return {
-        "features": run.model.architecture["features"],
-        "classes": len(class_names(read_splits(run)[0])),
-        "hidden_width": run.settings.hidden_width,
-        "dropout": run.settings.dropout,
-    }
+    return _sizes(run, len(class_names(read_splits(run)[0])))
 
 
 def collate(items: Sequence[FeatureRow]) -> Batch:
@@ -83,6 +87,15 @@ def head_loss_and_accuracy(modules: Modules, batch: Batch) -> LossTerms:
     scores = modules.root(batch.tensors["features"])
     right = (scores.argmax(-1) == batch.tensors["labels"]).sum()
     return LossTerms(_cross_entropy(scores, batch), metrics={"accuracy": (right, batch.units)})
+
+
+def _sizes(run: Run, classes: int) -> dict[str, Any]:
+    return {
+        "features": run.model.architecture["features"],
+        "classes": classes,
+        "hidden_width": run.settings.hidden_width,
+        "dropout": run.settings.dropout,
+    }
 
 
 def _cross_entropy(scores: Tensor, batch: Batch) -> Tensor:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from app_trainer_sdk.errors import BadData, InputMissing
+from app_trainer_sdk.errors import BadData, BadJob, InputMissing
 from app_trainer_sdk.handle import Run
 from trainer_images.feature_head.rows import HELD_OUT, SPLITS, Found, Row, file_digest
 
@@ -24,8 +24,10 @@ def read_pictures(run: Run, name: str) -> Found:
 
     Raises:
         BadData: there is no picture, or a folder beside ``train`` that is no split.
+        BadJob: a setting is for texts only.
         InputMissing: there is no such folder, or a file cannot be read.
     """
+    _refuse_fields(run)
     root = run.inputs.get(name)
     if root is None or not root.is_dir():
         raise InputMissing(
@@ -47,6 +49,16 @@ def read_pictures(run: Run, name: str) -> Found:
             setting=f"/inputs/{name}",
         )
     return Found(splits, dict(ignored))
+
+
+def _refuse_fields(run: Run) -> None:
+    """A wish that only rows of text can fulfil would be passed over without a word."""
+    for setting in ("dataset_file", "split_group_field"):
+        if asked := getattr(run.settings, setting):
+            raise BadJob(
+                f"{setting} {asked!r} for pictures, which have no fields", expected="nothing",
+                setting=f"/hyperparameters/{setting}",
+            )  # fmt: skip
 
 
 def _split_folders(root: Path, name: str) -> dict[str, Path]:

@@ -75,7 +75,7 @@ class FeatureHeadTrainer(SupervisedTrainer):
         """The head alone."""
         from trainer_images.feature_head import head
 
-        return head.build_model(run)
+        return head.build_model(run, weights=weights)
 
     def dataset(self, run: Run, split: str) -> Dataset:
         """Stored features and classes of one split."""

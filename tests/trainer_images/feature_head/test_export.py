@@ -31,7 +31,7 @@ print(json.dumps(FeatureHeadTrainer().replay(run, folder, json.load(sys.stdin)))
 
 def trained(run):
     torch.manual_seed(3)
-    module = head.build_model(run).root
+    module = head.build_model(run, weights=True).root
     return Snapshot({f"model/{name}": each.detach() for name, each in module.named_parameters()})
 
 

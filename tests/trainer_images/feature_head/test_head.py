@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import pytest
 import torch
 
+from app_trainer_sdk.training.dry_run import dry_run
 from app_trainer_sdk.values import Modules
 from trainer_images.feature_head import features, head
 from trainer_images.feature_head.backbone import Extractor, load_extractor
 from trainer_images.feature_head.trainer import FeatureHeadTrainer
+
+RESOLVED = {
+    "updates": 5, "global_batch": 4, "microbatch": 4, "gradient_accumulation_steps": 1, "warmup_updates": 0,
+    "optim_8bit": False, "torch_compile": False, "gradient_checkpointing": False, "dataloader_workers": 0,
+    "mixed_precision": "no",
+}  # fmt: skip
 
 
 def rows(usable=(True, True, False)):
@@ -53,9 +61,7 @@ def test_the_hidden_layer_is_there_when_asked():
 def test_five_updates_leave_the_backbone_as_it_was(make_run, draw, extracted, tmp_path):
     """I6: training builds no backbone and gets none; a picture's features are the same before and after."""
     root = draw(tmp_path / "data", {"a": 4, "b": 4})
-    asked = {"updates": 5, "global_batch": 4, "microbatch": 4, "gradient_accumulation_steps": 1}
-    asked |= {"warmup_updates": 0, "optim_8bit": False, "torch_compile": False, "gradient_checkpointing": False}
-    run = make_run(root, **asked, dataloader_workers=0, mixed_precision="no", validation_share=0, test_share=0)
+    run = make_run(root, **RESOLVED, validation_share=0, test_share=0)
     extracted(run)
     before, _ = load_extractor(run)([root / "a/000.png"])
     trainer = FeatureHeadTrainer()
@@ -69,3 +75,14 @@ def test_five_updates_leave_the_backbone_as_it_was(make_run, draw, extracted, tm
     assert not torch.equal(start["output.weight"], state.modules.root.state_dict()["output.weight"])
     assert torch.equal(before, after)
     assert not [each for each in map(type, state.modules.root.modules()) if issubclass(each, Extractor)]
+
+
+def test_a_plan_needs_neither_data_nor_weights(make_run):
+    """Without inputs the head of a plan has a thousand classes; with data it has those of the data."""
+    run = dataclasses.replace(make_run([], **RESOLVED, hidden_width=8), inputs={}, weights={})
+    rehearsed = dry_run(FeatureHeadTrainer(), run)
+    rows = [{"text": f"text {index}", "label": "abc"[index % 3]} for index in range(9)]
+    known = head.build_model(make_run(rows), weights=False).root
+
+    assert rehearsed.size.trained == 384 * 8 + 8 + 8 * 1000 + 1000
+    assert known.output.out_features == 3

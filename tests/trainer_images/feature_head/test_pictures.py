@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app_trainer_sdk.errors import BadData, InputMissing
+from app_trainer_sdk.errors import BadData, BadJob, InputMissing
 from trainer_images.feature_head.pictures import read_pictures
 
 
@@ -66,3 +66,12 @@ def test_equal_files_are_one_group(make_run, draw, tmp_path):
     assert first.group == copy.group != second.group
     (root / "cat" / "copy.png").write_bytes(b"changed")
     assert read_pictures(run, "dataset").splits["train"][2].digest != first.digest
+
+
+@pytest.mark.parametrize("setting", ["split_group_field", "dataset_file"])
+def test_a_setting_for_texts_is_refused(make_run, draw, tmp_path, setting):
+    """Pictures have no fields: the wish is not passed over."""
+    run = make_run(draw(tmp_path / "data", {"cat": 1}), **{setting: "author"})
+
+    with pytest.raises(BadJob, match=rf"{setting} 'author' for pictures.*/hyperparameters/{setting}"):
+        read_pictures(run, "dataset")
