@@ -111,6 +111,11 @@ class Narrator:
         self._console.progress(facts)
         self.flush_progress()
 
+    def _on_recovered(self, facts: dict[str, Any]) -> None:
+        halved = f"microbatch {facts['microbatch']} → {facts['next']} at the same global batch"
+        self._console.lines([f"out of memory at update {facts['step']}: {halved}; {facts['error']}"])
+        self.say("job.recovered", status="running", **facts)
+
     def _on_evaluation(self, facts: dict[str, Any]) -> None:
         numbers = {name: value for name, value in facts.items() if name not in ("step", "split", "seconds")}
         told = ", ".join(f"{name} {value:.4f}" for name, value in numbers.items() if value is not None)

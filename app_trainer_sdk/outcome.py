@@ -14,7 +14,11 @@ MESSAGE_CHARACTERS = 500
 TRACEBACK_CHARACTERS = 1500
 
 STATUSES = {ExitCode.SUCCEEDED: "succeeded", ExitCode.CANCELED: "canceled"}
-GPU_MEMORY_WORDS = ("out of memory", "cublas_status_alloc_failed", "cudnn_status_alloc_failed")
+#: CUDA, cuBLAS, cuDNN, HIP and its libraries: those that have no class for it say it in the text.
+GPU_MEMORY_WORDS = (
+    "out of memory", "cublas_status_alloc_failed", "cudnn_status_alloc_failed", "device_allocation_failed",
+    "hipblas_status_alloc_failed", "rocblas_status_memory_error", "hiperroroutofmemory",
+)  # fmt: skip
 HOST_MEMORY_WORDS = ("defaultcpuallocator", "cannot allocate memory")
 #: Origin and retry of the endings that somebody asked for.
 STOPS = {
@@ -36,7 +40,12 @@ def code_of(error: BaseException) -> ExitCode:
         return error.code
     if is_disk_full(error):
         return ExitCode.DISK_FULL
-    return next(filter(None, map(_memory_code, origins(error))), ExitCode.INTERNAL_ERROR)
+    return memory_code(error) or ExitCode.INTERNAL_ERROR
+
+
+def memory_code(error: BaseException) -> ExitCode | None:
+    """Whose memory ran out, if that is what an error or anything it came from says."""
+    return next(filter(None, map(_memory_code, origins(error))), None)
 
 
 def _memory_code(error: BaseException) -> ExitCode | None:

@@ -82,6 +82,10 @@ def _training(layout: JobDirectory, result: Mapping[str, Any]) -> Iterator[str]:
     for update in stream.get("not_exact_after", ()):
         yield f"* data order not exact after update {update}: the stream could not go on where it was"
     for line in lines:
+        for tried in line.get("out_of_memory", ()):
+            halved = f"microbatch {tried['microbatch']} → {tried['next']}"
+            where = f"* out of memory at update {line['step']}"
+            yield f"{where}: {halved} at the same global batch; {_one_line(tried['error'])}"
         if not line["applied"]:
             names = ", ".join(line.get("nonfinite", []))
             yield f"* not applied after update {line['step']}: {line.get('why', '')} {names}".rstrip()

@@ -212,6 +212,7 @@ class StepInfo:
         applied: False when the update was skipped (non-finite, or no unit).
         why: why it was skipped.
         metrics: further pairs (sum, count).
+        recovered: what was tried and did not fit into memory before this update was made, as JSON.
     """
 
     step: int
@@ -225,6 +226,7 @@ class StepInfo:
     applied: bool = True
     why: str = ""
     metrics: Mapping[str, tuple[Tensor | float, Tensor | float]] = field(default_factory=dict)
+    recovered: Sequence[Mapping[str, JSON]] = ()
 
 
 @dataclass(frozen=True)

@@ -127,6 +127,8 @@ class Drive:
             for info in steps:
                 now = self._desk.clock()
                 self._metrics.add(info, now - before)
+                for variant in info.recovered:
+                    self._desk.channel.say("recovered", step=info.step, **variant)
                 before = now
                 self._saver.raise_if_failed()
                 if info.applied:

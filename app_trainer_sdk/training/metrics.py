@@ -51,6 +51,8 @@ class MetricsWriter:
         }  # fmt: skip
         if info.why:
             line["why"] = info.why
+        if info.recovered:
+            line["out_of_memory"] = list(info.recovered)
         numbers: dict[str, Tensor | float] = {"loss": info.loss}
         if info.gradient_norm is not None:
             numbers["gradient_norm"] = info.gradient_norm

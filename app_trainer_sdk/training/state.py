@@ -38,6 +38,8 @@ class Counters:
         nonfinite_in_a_row: length of the current streak.
         examples: examples of the updates made.
         units: units of the updates made.
+        out_of_memory: times that memory ran out and an update was made again with a smaller microbatch.
+        microbatch: rows of a microbatch since then; 0 for as planned.
     """
 
     position: int = 0
@@ -48,6 +50,8 @@ class Counters:
     nonfinite_in_a_row: int = 0
     examples: int = 0
     units: float = 0.0
+    out_of_memory: int = 0
+    microbatch: int = 0
 
 
 @dataclass
@@ -69,6 +73,11 @@ class SupervisedState:
     replica: Replica | None = None
     place: Place | None = None
     counters: Counters = field(default_factory=Counters)
+
+    def use_microbatch(self, rows: int) -> None:
+        """Go on with a smaller microbatch at the same global batch."""
+        self.counters.microbatch = rows
+        self.settings = self.settings.model_copy(update={"microbatch": rows})
 
 
 def snapshot(state: SupervisedState) -> Snapshot:
@@ -122,6 +131,9 @@ def restore(state: SupervisedState, saved: Snapshot) -> None:
     if state.average is not None:
         state.average.restore(saved.section(ema.SECTION))
     state.counters = Counters(**_mapping(saved.values["counters"]))
+    planned = state.settings.microbatch
+    if isinstance(planned, int) and 0 < state.counters.microbatch < planned:
+        state.use_microbatch(state.counters.microbatch)
     if state.scaler is not None and "scaler" in saved.values:  # not where fp16 is what a resume changed
         state.scaler.load_state_dict(dict(_mapping(saved.values["scaler"])))
 

@@ -19,6 +19,7 @@ from app_trainer_sdk.training.compiled import make_first_call
 from app_trainer_sdk.training.ema import WeightAverage
 from app_trainer_sdk.training.feed import Feed, Rows
 from app_trainer_sdk.training.model_state import Buffers
+from app_trainer_sdk.training.oom import OutOfMemoryHere, described_inputs, make_room
 from app_trainer_sdk.training.order import Order
 from app_trainer_sdk.training.randomness import derive_seed, global_seeds
 from app_trainer_sdk.training.row_facts import read_row_facts
@@ -26,7 +27,7 @@ from app_trainer_sdk.training.state import SupervisedState, refuse_other_order, 
 from app_trainer_sdk.training.stream_feed import Place, StreamFeed
 from app_trainer_sdk.training.update import look_ahead, settle_update, start_update
 from app_trainer_sdk.training.wrap import autocast, replicate, wrap
-from app_trainer_sdk.values import Dataset, Examination, Modules, Snapshot, StepInfo, Stream
+from app_trainer_sdk.values import JSON, Dataset, Examination, Modules, Snapshot, StepInfo, Stream
 
 if TYPE_CHECKING:
     from app_trainer_sdk.contract import SupervisedTrainer
@@ -95,8 +96,8 @@ def training_steps(trainer: SupervisedTrainer, run: Run, state: SupervisedState)
     assert settings.updates != "auto"
     if counters.updates >= settings.updates:
         return
-    feed = _feed(trainer, run, state)
-    windows = feed.windows()
+    windows: Any = _feed(trainer, run, state).windows()
+    recovered: list[dict[str, JSON]] = []
     try:
         window = next(windows)
         agreed = state.team.agree(window.units, window.empty)
@@ -104,16 +105,28 @@ def training_steps(trainer: SupervisedTrainer, run: Run, state: SupervisedState)
             if agreed.stop is not None:
                 raise agreed.stop
             buffers = state.buffers.copies()
+            shortage = following = None
             try:
                 update = start_update(run, state, window, agreed)
                 # Read the next rows while the device still works on this update.
                 following = next(windows) if counters.updates + 1 < settings.updates else None
                 agreed = look_ahead(run, state, update, following)
+            except OutOfMemoryHere as error:
+                shortage = error.shortage
             except BaseException:
                 # A stop in the middle of a window is saved as the instant before it: batch norm has moved.
                 state.buffers.put_back(buffers)
                 raise
-            yield settle_update(trainer, state, update, buffers)
+            if shortage is not None:  # outside the except block: nothing holds the failed frames any more
+                state.buffers.put_back(buffers)
+                recovered.append(make_room(trainer, run, state, shortage, described_inputs(window)))
+                windows.close()
+                windows = _feed(trainer, run, state).windows()  # from the same position on, cut smaller
+                window = next(windows)
+                agreed = state.team.agree(window.units, window.empty)
+                continue
+            yield settle_update(trainer, state, update, buffers, recovered)
+            recovered = []
             stop_when_diverged(state)
             if counters.updates >= settings.updates:
                 return
@@ -122,7 +135,7 @@ def training_steps(trainer: SupervisedTrainer, run: Run, state: SupervisedState)
                 agreed = state.team.agree(following.units, following.empty)
             window = following
     finally:
-        windows.close()  # type: ignore[attr-defined]  # ends loader workers
+        windows.close()  # ends loader workers
 
 
 def stop_when_diverged(state: SupervisedState) -> None:

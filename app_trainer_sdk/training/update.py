@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from app_trainer_sdk.errors import BadData, InternalError
 from app_trainer_sdk.hyperparameters import Hyperparameters
-from app_trainer_sdk.training import optim
+from app_trainer_sdk.training import oom, optim
 from app_trainer_sdk.training.feed import LoadedWindow, Microbatch, to_device
 from app_trainer_sdk.training.optimizer_state import check_state
 from app_trainer_sdk.training.randomness import Random, seed_torch
@@ -26,7 +26,7 @@ from app_trainer_sdk.training.schedule import learning_rate
 from app_trainer_sdk.training.state import SupervisedState
 from app_trainer_sdk.training.team import Agreement
 from app_trainer_sdk.training.wrap import autocast
-from app_trainer_sdk.values import LossTerms, StepInfo
+from app_trainer_sdk.values import JSON, LossTerms, StepInfo
 
 if TYPE_CHECKING:
     from app_trainer_sdk.contract import SupervisedTrainer
@@ -74,27 +74,61 @@ def look_ahead(run: Run, state: SupervisedState, update: Update, following: Load
 def _accumulate(
     run: Run, state: SupervisedState, window: LoadedWindow, units: float
 ) -> tuple[Tensor | float, dict[str, tuple[Tensor | float, Tensor | float]]]:
-    """Forward and backward of every microbatch; gradients add up to the gradient of sum(loss) / units."""
-    total: Tensor | float = 0.0
-    metrics: dict[str, tuple[Tensor | float, Tensor | float]] = {}
-    replica, first, last = state.replica, state.counters.updates == 0, len(window.microbatches) - 1
-    overlaps = replica is not None and replica.overlaps(window.microbatches, first=first)
+    """Forward and backward of every microbatch; gradients add up to the gradient of sum(loss) / units.
+
+    Raises:
+        OutOfMemoryHere: on every rank, when memory ran out on one; gradients are then worth nothing.
+    """
+    replica, first = state.replica, state.counters.updates == 0
+    sums = _Sums()
+    # Once memory ran out no backward exchanges gradients any more: one that fails half-way cannot be repeated.
+    careful = first or state.counters.out_of_memory > 0
+    overlaps = replica is not None and not careful and replica.overlaps(window.microbatches, first=first)
+    shortage = None
+    try:
+        _add_up(run, state, window, units, sums, overlaps=overlaps)
+    except Exception as error:
+        if not oom.is_out_of_memory(error):
+            raise
+        sums.carried = None
+        shortage = oom.shortage_of(error)
+    oom.raise_on_all(state.team, shortage)
+    if replica is not None and sums.carried is not None:
+        _go_backward(state, sums.carried)
+        replica.refuse_unfinished()
+    elif replica is not None:
+        replica.reduce(first=first)
+    return sums.loss, sums.metrics
+
+
+@dataclass
+class _Sums:
+    """What adds up over a window's microbatches; ``carried`` is the loss whose backward is still to come."""
+
+    loss: Tensor | float = 0.0
+    metrics: dict[str, tuple[Tensor | float, Tensor | float]] = field(default_factory=dict)
+    carried: Tensor | None = None
+
+
+def _add_up(
+    run: Run, state: SupervisedState, window: LoadedWindow, units: float, sums: _Sums, *, overlaps: bool
+) -> None:
+    """Every microbatch, but for the last one's backward when that is to carry the gradients of all ranks."""
+    replica, last = state.replica, len(window.microbatches) - 1
     for number, microbatch in enumerate(window.microbatches):
         run.check()
         carries = overlaps and number == last
         with contextlib.nullcontext() if replica is None or carries else replica.quiet():
             terms = _forward(run, state, window, microbatch)
-            _add(metrics, terms)
+            _add(sums.metrics, terms)
             share = _share(terms, microbatch, units, window.count)
             if share is not None:
-                _go_backward(state, share)
-                total = share.detach() if number == 0 else total + share.detach()
+                sums.loss = share.detach() if number == 0 else sums.loss + share.detach()
+                if carries:
+                    sums.carried = share
+                else:
+                    _go_backward(state, share)
         del terms, share
-    if replica is not None and overlaps:
-        replica.refuse_unfinished()
-    elif replica is not None:
-        replica.reduce(first=first)
-    return total, metrics
 
 
 def _add(metrics: dict[str, tuple[Tensor | float, Tensor | float]], terms: LossTerms) -> None:
@@ -159,8 +193,9 @@ def _clip(state: SupervisedState) -> Tensor:
 
 
 def settle_update(
-    trainer: SupervisedTrainer, state: SupervisedState, update: Update, buffers: list[Tensor]
-) -> StepInfo:
+    trainer: SupervisedTrainer, state: SupervisedState, update: Update, buffers: list[Tensor],
+    recovered: Sequence[Mapping[str, JSON]] = (),
+) -> StepInfo:  # fmt: skip
     """Read the verdict, step if it is good, and book what happened. Nothing in here can be interrupted."""
     counters, window = state.counters, update.window.window
     if not update.why:
@@ -183,6 +218,7 @@ def settle_update(
         step=counters.updates, loss=update.loss, learning_rate=update.rate, gradient_norm=update.gradient_norm,
         units=update.units, examples=len(window.ids), data_seconds=update.window.seconds,
         ids_digest=window.digest(), applied=not update.why, why=update.why, metrics=update.metrics,
+        recovered=recovered,
     )  # fmt: skip
 
 

@@ -63,3 +63,12 @@ def test_a_phase_that_kept_much_fits_an_event(tmp_path: Path):
     assert event.document["row"]["peak"] == 7
     assert [each["bytes"] for each in event.document["row"]["survivors"]] == [4, 4, 4]
     assert len(event.body) <= 4096
+
+
+def test_memory_that_ran_out(tmp_path: Path):
+    """A recovery is an event and a line: which update, what was tried, what is used now."""
+    teller, sink, told = narrator(tmp_path)
+    teller.hear({"kind": "recovered", "step": 3, "microbatch": 8, "next": 4, "error": "CUDA", "inputs": {}})
+
+    assert [event.type for event in sink.events] == ["job.recovered"]
+    assert "out of memory at update 3: microbatch 8 → 4 at the same global batch; CUDA" in told.getvalue()

@@ -59,7 +59,7 @@ def test_a_whole_report(tmp_path: Path):
         layout.metrics,
         metric(1, 4.0),
         metric(1, None, applied=False, nonfinite=["loss"], why="non-finite"),
-        metric(2, 3.5),
+        metric(2, 3.5, out_of_memory=[{"microbatch": 8, "next": 4, "error": "OutOfMemoryError: CUDA"}]),
         metric(2, 1.0, applied=False),
     )
     put(
@@ -107,6 +107,7 @@ def test_a_whole_report(tmp_path: Path):
         "* examples: 1,600, units: 8,000",
         "* time in updates: 2 min 0 s, waiting for data 10.0 %",
         "* not applied after update 1: non-finite loss",
+        "* out of memory at update 2: microbatch 8 → 4 at the same global batch; OutOfMemoryError: CUDA",
         "* graphs compiled in this attempt: 3",
         "AdamW8bit, not fused.",
         "| 0 | uint8 | 2 | 6,400 | 13,400 |",

@@ -132,6 +132,17 @@ def failing() -> Any:
     return make_trainer(lambda run: Net(), loss, ROWS)
 
 
+def short_of_memory() -> Any:
+    """Row 37 does not fit beside more than one other."""
+
+    def loss(modules: Any, values: list[float], random: Any) -> LossTerms:
+        if 37.0 in values and len(values) > 2 and torch.is_grad_enabled():
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return squares(modules, values, random)
+
+    return make_trainer(lambda run: Net(), loss, ROWS, validation=ROWS[:7])
+
+
 def together(function: Any, ranks: int, folder: Path, *arguments: Any) -> list[Any]:
     """Call ``function(rank, ranks, folder, *arguments)`` in as many processes; their answers."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -275,6 +286,20 @@ def test_running_statistics_are_one_model_s(tmp_path: Path):
 
     assert two["model"]["norm.num_batches_tracked"] == 4
     assert len(two["model"]["norm.running_mean"]) == 8
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_memory_that_runs_out_on_one_rank(tmp_path: Path, accumulation: int):
+    """E: one rank runs out of memory in mid-run; all halve, and make the update that would have been made."""
+    options = {"global_batch": 16, "updates": 6}
+    one = updates(tmp_path / "plain", plain, 1, accumulation, **options)
+    two = updates(tmp_path / "short", short_of_memory, 2, accumulation, **options)
+
+    assert two["ids"] == one["ids"]
+    assert two["losses"] == pytest.approx(one["losses"], rel=1e-4)
+    assert two["counters"]["microbatch"] == 2
+    assert two["counters"]["out_of_memory"] == 3 - accumulation
+    assert two["evaluated"] == pytest.approx(one["evaluated"], rel=1e-4)
 
 
 def _refused(rank: int, ranks: int, folder: Path, make: str) -> str:

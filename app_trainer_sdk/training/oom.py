@@ -1,0 +1,187 @@
+"""Owns running out of memory in an update: noticing it, letting go of what it holds, and trying with less.
+
+Nothing of an update is applied before its verdict, so the update is made again: gradients are dropped, the
+window is read again and cut into half as large microbatches, at the same global batch. Data, noise by position
+and the divisor are the same, so the update is the one that would have been made. It happens outside any
+``except`` block, with the failed frames cleared: a frame in a traceback holds the very tensors that did not
+fit. This file must not know how a loss is computed.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from app_trainer_sdk.errors import ExitCode, GpuOutOfMemory, HostOutOfMemory, PeerFailed, TrainerError, origins
+from app_trainer_sdk.outcome import memory_code
+from app_trainer_sdk.training.feed import LoadedWindow
+from app_trainer_sdk.training.memory import probe_for, size_text
+from app_trainer_sdk.training.state import SupervisedState
+from app_trainer_sdk.training.team import Team
+from app_trainer_sdk.values import JSON
+
+if TYPE_CHECKING:
+    from app_trainer_sdk.contract import SupervisedTrainer
+    from app_trainer_sdk.handle import Run
+
+TEXT_CHARACTERS = 200
+ELSEWHERE = "another rank ran out of memory"
+
+
+@dataclass(frozen=True)
+class Shortage:
+    """One time that memory ran out, as text only.
+
+    Attributes:
+        text: what was said, and where.
+        code: whose memory it was; None on a rank that had enough.
+    """
+
+    text: str
+    code: ExitCode | None
+
+
+class OutOfMemoryHere(Exception):  # noqa: N818 - a signal between two files, seen by nobody else
+    """Memory ran out on some rank, and all ranks know. It holds text and no frame of what failed."""
+
+    def __init__(self, shortage: Shortage) -> None:
+        super().__init__(shortage.text)
+        self.shortage = shortage
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error, or anything it came from, says that memory ran out: a GPU's or the host's."""
+    return memory_code(error) is not None
+
+
+def forget_frames(error: BaseException) -> str:
+    """Let go of everything that an error and all it came from hold; returns what is worth keeping, as text.
+
+    Locals of the failed functions are dropped, generators among them closed; frames that still run are left.
+    """
+    place = _place(error)
+    text = f"{type(error).__name__}: {' '.join(str(error).split())[:TEXT_CHARACTERS]}{place}"
+    for each in [*origins(error)]:
+        traceback.clear_frames(each.__traceback__)
+        each.__traceback__ = each.__cause__ = each.__context__ = None
+    return text
+
+
+def shortage_of(error: BaseException) -> Shortage:
+    """An out-of-memory error as text; its frames are forgotten."""
+    code = memory_code(error)
+    return Shortage(forget_frames(error), code)
+
+
+def raise_on_all(team: Team, shortage: Shortage | None) -> None:
+    """Raise :class:`OutOfMemoryHere` on every rank when memory ran out on one.
+
+    With several ranks this is one small exchange on the host, made before gradients are exchanged: a rank that
+    failed would leave the others waiting there for ever.
+    """
+    somewhere = shortage is not None
+    if team.size > 1:
+        (somewhere,) = team.anywhere([somewhere])
+    if somewhere:
+        raise OutOfMemoryHere(shortage or Shortage(ELSEWHERE, None))
+
+
+def make_room(
+    trainer: SupervisedTrainer, run: Run, state: SupervisedState, shortage: Shortage, inputs: Mapping[str, JSON]
+) -> dict[str, JSON]:
+    """Halve the microbatch at the same global batch, and drop what the failed update left.
+
+    Args:
+        trainer: says what may be split.
+        run: the handle.
+        state: gets the new microbatch, for the rest of the run and all that resume it.
+        shortage: what happened.
+        inputs: what the failed update was about to train on.
+
+    Returns:
+        the variant, for the record.
+
+    Raises:
+        GpuOutOfMemory: there is nothing left to halve; or HostOutOfMemory, or PeerFailed on other ranks.
+    """
+    assert run.device is not None
+    assert isinstance(state.settings.microbatch, int)
+    before = state.settings.microbatch
+    why_not = _why_not(trainer, state, before)
+    if why_not:
+        raise _refusal(run, state, shortage, inputs, why_not)
+    if state.replica is not None:
+        state.replica.give_up()
+    state.optimizer.zero_grad(set_to_none=True)
+    if run.device.type == "cuda":
+        torch.cuda.empty_cache()
+    after = max(before // 2, trainer.minimum_rows)
+    state.counters.out_of_memory += 1
+    state.use_microbatch(after)
+    return {"microbatch": before, "next": after, "error": shortage.text, "inputs": dict(inputs)}
+
+
+def described_inputs(window: LoadedWindow) -> dict[str, JSON]:
+    """The largest microbatch of a window: rows, units and the shapes of its tensors."""
+    if not window.microbatches:
+        return {}
+    largest = max(window.microbatches, key=lambda each: sum(t.numel() for t in each.batch.tensors.values()))
+    shapes: dict[str, JSON] = {name: list(each.shape) for name, each in largest.batch.tensors.items()}
+    return {"rows": largest.rows, "units": largest.batch.units, "shapes": shapes}
+
+
+def _why_not(trainer: SupervisedTrainer, state: SupervisedState, microbatch: int) -> str:
+    if trainer.coupled_rows:
+        return "rows of this trainer's batch see each other, so it is never split"
+    if microbatch <= trainer.minimum_rows:
+        return f"{microbatch} is the least a microbatch may have"
+    if state.place is not None and state.place.resume == "not exact":
+        return "the training data is a stream that cannot be read again"
+    return ""
+
+
+def _refusal(
+    run: Run, state: SupervisedState, shortage: Shortage, inputs: Mapping[str, JSON], why_not: str
+) -> TrainerError:
+    """The end of the run: where, with which inputs, what memory was held, and what else there is to change."""
+    assert run.device is not None
+    if shortage.code is None:
+        return PeerFailed(ELSEWHERE)
+    probe = probe_for(run.device)
+    now = probe.read()
+    held = f"allocated {size_text(now.allocated)}, reserved {size_text(now.reserved)}"
+    held += f", peak {size_text(probe.peak())}, resident {size_text(now.resident)}"
+    kind = GpuOutOfMemory if shortage.code is ExitCode.GPU_OUT_OF_MEMORY else HostOutOfMemory
+    return kind(
+        f"no memory for update {state.counters.updates + 1} in phase train at microbatch "
+        f"{state.settings.microbatch}, and {why_not}; inputs {inputs}; {held}; {shortage.text}",
+        expected="room for one microbatch", setting=nearest_settings(state),
+    )  # fmt: skip
+
+
+def nearest_settings(state: SupervisedState) -> str:
+    """Settings that take less memory, the cheapest first; none of them has been tried."""
+    settings: Any = state.settings
+    ways = []
+    if settings.gradient_checkpointing is not True and state.modules.blocks:
+        ways.append("gradient_checkpointing to true")
+    if settings.mixed_precision == "no":
+        ways.append("mixed_precision to 'bf16'")
+    if settings.optim_8bit is not True and settings.optimizer == "adamw":
+        ways.append("optim_8bit to true")
+    if hasattr(settings, "max_length"):
+        ways.append(f"max_length to less than {settings.max_length}")
+    named = ", or ".join(f"/hyperparameters/{way}" for way in ways)
+    return f"{named or 'the model to a smaller one'}, or take a card with more memory"
+
+
+def _place(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames:
+        return ""
+    return f" (in {frames[-1].name} at {Path(frames[-1].filename).name}:{frames[-1].lineno})"
