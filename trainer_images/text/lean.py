@@ -13,18 +13,33 @@ from __future__ import annotations
 
 import contextvars
 import functools
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-Recipe = Callable[[], Tensor]
-
 #: What a block must have to be made lean: transformers' names for the norms and the gated layers.
 NORMS = ("input_layernorm", "post_attention_layernorm")
 GATED = ("gate_proj", "up_proj", "down_proj", "act_fn")
+
+
+class Recipe:
+    """How a tensor is made again, and the tensor once it was: query, key and value ask for the same norm.
+
+    Autograd drops the recipe with the last node that needs it, and the tensor goes with it.
+    """
+
+    def __init__(self, make: Callable[[], Tensor]) -> None:
+        self._make = make
+        self._made: Tensor | None = None
+
+    def made(self) -> Tensor:
+        """The tensor; the same one each time."""
+        if self._made is None:
+            with torch.no_grad():
+                self._made = self._make()
+        return self._made
 
 
 class Recipes:
@@ -53,16 +68,6 @@ class Recipes:
         return recipe, saved.shape
 
 
-class _Last(threading.local):
-    """What was made again last, on each thread that runs a backward pass."""
-
-    recipe: Recipe | None = None
-    made: Tensor | None = None
-
-
-_last = _Last()
-
-
 def _memory(tensor: Tensor) -> tuple[int, int]:
     """Which memory a tensor lies in; its storage's identity, since tensors without data have no address."""
     return tensor.untyped_storage()._cdata, tensor.storage_offset()
@@ -84,11 +89,11 @@ def install(blocks: Sequence[nn.Module]) -> None:
             norm.forward = functools.partial(_norm, norm.forward)
 
 
-def keep_recipe(tensor: Tensor, recipe: Recipe) -> None:
+def keep_recipe(tensor: Tensor, make: Callable[[], Tensor]) -> None:
     """Tell the block under way how ``tensor`` can be made again; outside of one nothing happens."""
     recipes = _recipes.get()
     if recipes is not None:
-        recipes.add(tensor, recipe)
+        recipes.add(tensor, Recipe(make))
 
 
 def _block(forward: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
@@ -124,9 +129,4 @@ def _unpack(kept: Tensor | tuple[Recipe, torch.Size]) -> Tensor:
     if isinstance(kept, Tensor):
         return kept
     recipe, shape = kept
-    # Query, key and value ask for the same norm one after the other: the last result is made once.
-    if _last.recipe is not recipe:
-        with torch.no_grad():
-            _last.recipe, _last.made = recipe, recipe()
-    assert _last.made is not None
-    return _last.made.reshape(shape)
+    return recipe.made().reshape(shape)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 
@@ -80,6 +82,22 @@ def test_nothing_is_held_when_no_gradient_is_asked_for(make_run, folder, batch):
     assert quiet.item() == pytest.approx(loud.item(), rel=1e-6)
 
 
+def test_nothing_of_a_pass_outlives_it(make_run, folder, batch):
+    """D2: what was made again in the backward pass goes with the graph: a cache that stayed was found."""
+    run = make_run(method="lora", base=folder, keep_layers=2, gradient_checkpointing=False)
+    modules = model.build_model(run, weights=True)
+    gc.collect()
+    before = {id(each) for each in gc.get_objects() if issubclass(type(each), torch.Tensor)}
+    loss.token_loss(modules, batch).sum.backward()
+    modules.root.zero_grad(set_to_none=True)
+    gc.collect()
+    left = [
+        each for each in gc.get_objects() if issubclass(type(each), torch.Tensor) and id(each) not in before
+    ]
+
+    assert [tuple(each.shape) for each in left] == []
+
+
 def test_a_block_of_another_build_is_left_alone():
     """Only blocks with the parts it knows are touched."""
     block = torch.nn.TransformerEncoderLayer(8, 2)
@@ -93,11 +111,11 @@ def test_memory_that_changed_hands_is_not_mistaken():
     """A tensor in the registry is held until the block ends, so its memory cannot become another's."""
     recipes = lean.Recipes()
     first = torch.ones(4)
-    recipes.add(first, lambda: torch.full((4,), 7.0))
+    recipes.add(first, lean.Recipe(lambda: torch.full((4,), 7.0)))
     other = torch.zeros(4)
 
     assert recipes.pack(other) is other
     assert recipes.pack(first[:2])[:2].tolist() == [1.0, 1.0]
     recipe, shape = recipes.pack(first.view(2, 2))
-    assert recipe().tolist() == [7.0] * 4
+    assert recipe.made().tolist() == [7.0] * 4
     assert tuple(shape) == (2, 2)
