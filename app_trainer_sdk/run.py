@@ -21,7 +21,23 @@ MOST_RANKS = 1024
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run or resume a job."""
-    parser = _Parser(prog="app-trainer run", description="Run a job, or go on with it.")
+    parser = job_parser("app-trainer run", "Run a job, or go on with it.")
+    parser.add_argument(
+        OPTION, action="append", default=[], metavar="FIELD", dest="allow_changes",
+        help="go on from a checkpoint though FIELD differs, such as threads or settings/learning_rate; "
+        "may be repeated",
+    )  # fmt: skip
+    chosen = parser.parse_args(arguments)
+    console = Console(quiet=chosen.quiet)
+    code = run_job(
+        chosen.job, chosen.job_dir, console=console, ranks=chosen.ranks, allow_changes=chosen.allow_changes
+    )
+    return int(code)
+
+
+def job_parser(program: str, description: str) -> argparse.ArgumentParser:
+    """The options of every command that takes a job and works in its directory."""
+    parser = _Parser(prog=program, description=description)
     job = os.environ.get(PREFIX + "JOB_FILE", "/run/trainer/job.json")
     directory = os.environ.get(PREFIX + "JOB_DIR", "/job")
     parser.add_argument("--job", type=Path, default=Path(job), help=f"job document, JSON or YAML ({job})")
@@ -32,18 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--ranks", type=_count, default=os.environ.get(PREFIX + "RANKS") or "1",
         help="processes that train together, one for each GPU, or sharing the processors (1)",
     )  # fmt: skip
-    parser.add_argument(
-        OPTION, action="append", default=[], metavar="FIELD", dest="allow_changes",
-        help="go on from a checkpoint though FIELD differs, such as threads or settings/learning_rate; "
-        "may be repeated",
-    )  # fmt: skip
     parser.add_argument("--quiet", action="store_true", help="say nothing on the terminal")
-    chosen = parser.parse_args(arguments)
-    console = Console(quiet=chosen.quiet)
-    code = run_job(
-        chosen.job, chosen.job_dir, console=console, ranks=chosen.ranks, allow_changes=chosen.allow_changes
-    )
-    return int(code)
+    return parser
 
 
 def _count(text: str) -> int:

@@ -27,7 +27,7 @@ from app_trainer_sdk.job import Job, check_job, load_job
 from app_trainer_sdk.narrator import Narrator
 from app_trainer_sdk.outcome import describe_failure, outcome_document, status_of
 from app_trainer_sdk.paths import PREFIX, JobDirectory, cache_directory, number_from_environment
-from app_trainer_sdk.ranks import LOG_TAIL_LINES, Ranks
+from app_trainer_sdk.ranks import LOG_TAIL_LINES, PROGRAM, Ranks
 from app_trainer_sdk.registry import find_trainer
 from app_trainer_sdk.report import write_report
 from app_trainer_sdk.sinks import HttpSink, NoSink, Sink
@@ -86,7 +86,7 @@ class Supervisor:
 
     def __init__(
         self, job: Job, layout: JobDirectory, console: Console, sink: Sink | None = None, *, ranks: int = 1,
-        allow_changes: Sequence[str] = (),
+        allow_changes: Sequence[str] = (), program: Sequence[str] = PROGRAM,
     ) -> None:  # fmt: skip
         self._job = job
         self._layout = layout
@@ -101,6 +101,7 @@ class Supervisor:
         self._fetching = False
         self._count = ranks
         self._allow_changes = list(allow_changes)
+        self._program = program
         self._ranks: Ranks | None = None
 
     def run(self) -> ExitCode:
@@ -159,7 +160,7 @@ class Supervisor:
             self._fetching = False
 
     def _supervise(self) -> dict[str, Any]:
-        self._ranks = Ranks(self._folder, self._count)
+        self._ranks = Ranks(self._folder, self._count, program=self._program)
         try:
             self._ranks.begin()
             self._pass_on_stop()  # of a signal that came before there was anybody to tell

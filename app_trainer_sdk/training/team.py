@@ -184,6 +184,8 @@ class Team:
 
     def anywhere(self, here: Sequence[bool]) -> list[bool]:
         """For each place, whether it is true on some rank."""
+        if self.size == 1:
+            return list(here)
         counts = torch.tensor([int(each) for each in here], dtype=torch.int32)
         dist.all_reduce(counts, group=self._control)
         return [bool(count) for count in counts.tolist()]

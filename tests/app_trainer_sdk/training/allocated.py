@@ -1,33 +1,23 @@
-"""Owns measuring what a computation really allocates on the CPU, for tests of predictions."""
+"""Owns measuring what a rehearsal really allocates on the CPU, for tests of predictions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch_helpers import CPU
 
+from app_trainer_sdk.training import allocated
 from app_trainer_sdk.training.rehearsal import rehearse
 from app_trainer_sdk.training.supervised import assemble
 
 
-def allocated_peak(held, work: Callable[[], None]) -> int:
-    """Most bytes that torch's CPU allocator had handed out at once during ``work``, with ``held`` before it."""
-    storages = {each.untyped_storage() for each in held}
-    loaded = sum({each.data_ptr(): each.nbytes() for each in storages}.values())
+def allocated_peak(held, work):
+    """Most bytes handed out at once during ``work``, with ``held`` before it."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # so little work is slower on several
     try:
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-            work()
+        return allocated.allocated_peak(held, work, CPU)
     finally:
         torch.set_num_threads(threads)
-    now = peak = 0
-    for event in profiler.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            now += event.nbytes()
-            peak = max(peak, now)
-    return loaded + peak
 
 
 def measured_peak(trainer, run) -> int:

@@ -1,0 +1,330 @@
+"""Owns the pilot: one complete pass of every operation that a run will do, each measured, before a long run.
+
+``python -m app_trainer_sdk.training.pilot START.json CHANNEL_FD [MEETING_FD]``, as the supervisor starts ranks.
+It works in a directory of its own and leaves nothing in the job's: a run after it makes the numbers of one
+without. This file must not know what its measurements mean; ``pilot_verdict.py`` does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from app_trainer_sdk import __version__
+from app_trainer_sdk.checkpoints import Checkpoint
+from app_trainer_sdk.contract import SupervisedTrainer
+from app_trainer_sdk.errors import InternalError
+from app_trainer_sdk.files import read_json, remove_tree, sha256_tree
+from app_trainer_sdk.handle import Run
+from app_trainer_sdk.pilot_verdict import PILOT_SCHEMA, RESTORED_TOLERANCE
+from app_trainer_sdk.report import read_lines
+from app_trainer_sdk.training.allocated import allocated_peak
+from app_trainer_sdk.training.checkpoint import copied, load_checkpoint
+from app_trainer_sdk.training.ema import averaged
+from app_trainer_sdk.training.feed import Rows
+from app_trainer_sdk.training.handover import ask_again, export_artifacts
+from app_trainer_sdk.training.mechanics import learn_a_handful
+from app_trainer_sdk.training.opening import identity_of
+from app_trainer_sdk.training.predict import predict
+from app_trainer_sdk.training.rank import Rank, Ready, end_process, serve
+from app_trainer_sdk.training.rehearsal import rehearse
+from app_trainer_sdk.training.restore import evaluate_longest
+from app_trainer_sdk.training.state import Counters
+from app_trainer_sdk.values import Snapshot, Stream
+
+#: Updates on the data: at least the first number, more while they take less than so many seconds.
+LEAST_UPDATES, MOST_UPDATES, UPDATE_SECONDS = 3, 20, 20.0
+EVALUATED_BATCHES = 8
+HANDFUL = 8
+SHOWN = 3
+
+
+def pilot(rank: Rank) -> dict[str, Any]:
+    """Do everything once; the facts of the outcome. Rank 0's hold the measurements."""
+    ready = rank.prepare(policy="report")
+    run = rank.connect(ready.opened)
+    measured: dict[str, Any] = {}
+    with ready.ledger.phase("train"):
+        checkpoint, evaluated = _train(rank, ready, run, measured)
+    if checkpoint is None:
+        return {"rank": rank.team.rank}
+    if rank.team.size == 1:
+        _predict(ready, measured)
+    _restore(rank, ready, checkpoint, evaluated, measured)
+    _hand_over(rank, ready, checkpoint, measured)
+    if rank.team.size == 1:
+        _learn(rank, ready, measured)
+    for folder in (rank.layout.checkpoints, rank.layout.artifacts):
+        remove_tree(folder)
+    return {"step": measured["updates"]["measured"], "pilot": {**_about(rank, ready), **measured}}
+
+
+def _train(
+    rank: Rank, ready: Ready, run: Run, measured: dict[str, Any]
+) -> tuple[Checkpoint | None, dict[str, Any]]:
+    """Load, update, evaluate, save; rank 0's checkpoint, and what the longest batch evaluated to before it."""
+    trainer, ledger = ready.opened.trainer, ready.ledger
+    rank.enter("load")
+    with ledger.phase("load", releases=False):
+        state = trainer.begin(run, None)
+    longest = None
+    if isinstance(trainer, SupervisedTrainer):
+        longest = _rehearse(rank, ready, trainer, run, state, measured)
+    rank.enter("updates")
+    with ledger.phase("updates", releases=False):
+        measured["updates"] = _update(rank, ready, run, state, longest)
+    rank.enter("evaluation")
+    with ledger.phase("evaluation"):
+        measured["evaluation"] = _evaluate(rank, run, ready, state)
+        evaluated = evaluate_longest(trainer, run, state)
+    return _save(rank, ready, state, measured) if rank.team.speaks else None, evaluated
+
+
+def _rehearse(
+    rank: Rank, ready: Ready, trainer: SupervisedTrainer, run: Run, state: Any, measured: dict[str, Any]
+) -> float:
+    """Two updates and an evaluation of the longest rows, each a row of the ledger; seconds of an update."""
+    assert run.device is not None
+    batch = trainer.largest_batch(run, run.settings.microbatch)
+    places = _Places(rank, ready, {name: list(each.shape) for name, each in batch.tensors.items()})
+    held = [*state.modules.root.parameters(), *state.modules.root.buffers(), *batch.tensors.values()]
+    held += state.average.tensors.values() if state.average is not None else ()
+
+    def work() -> None:
+        with places:
+            rehearse(trainer, run, state, batch, mark=places.mark)
+
+    measured["longest_peak_bytes"] = allocated_peak(held, work, run.device)
+    if run.device.type == "cpu":  # counting slowed it
+        work()
+    state.counters = Counters()  # what follows begins where a run begins
+    return places.seconds["update 2"]
+
+
+class _Places:
+    """The rows of the ledger that a rehearsal's marks divide it into."""
+
+    def __init__(self, rank: Rank, ready: Ready, inputs: Mapping[str, Any]) -> None:
+        self.seconds: dict[str, float] = {}
+        self._rank = rank
+        self._ledger = ready.ledger
+        self._inputs = inputs
+        self._open = ExitStack()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: Any) -> None:
+        self._open.__exit__(*error)
+
+    def mark(self, place: str) -> None:
+        """One place ends and the next one begins."""
+        self._open.close()
+        self._rank.enter(f"longest {place}")
+        self._open.enter_context(self._ledger.phase(f"longest {place}", inputs=self._inputs, releases=False))
+        started = time.perf_counter()
+        self._open.callback(lambda: self.seconds.update({place: time.perf_counter() - started}))
+
+
+def _predict(ready: Ready, measured: dict[str, Any]) -> None:
+    """What the plan would have said of the same rehearsal, beside what was measured."""
+    trainer, run = ready.opened.trainer, ready.opened.run
+    peak = measured.pop("longest_peak_bytes", None)
+    if not isinstance(trainer, SupervisedTrainer) or peak is None:
+        return
+    assert run.device is not None
+    try:
+        told = predict(trainer, run, kind=run.device.type, check=False).document()
+    except Exception as error:  # noqa: BLE001 - a loss that cannot be rehearsed without data is no failed pilot
+        measured["predicted"] = {"failed": f"{type(error).__name__}: {error}"}
+        return
+    ratio = peak / max(told["peak_bytes"], 1)
+    measured["predicted"] = {**told, "measured_bytes": peak, "ratio": round(ratio, 4)}
+
+
+def _update(rank: Rank, ready: Ready, run: Run, state: Any, longest: float | None) -> dict[str, Any]:
+    """Some updates on the data, as a run makes them."""
+    seconds, waits, examples, right = [], [], 0, True
+    order, position = getattr(state, "order", None), 0
+    steps = ready.opened.trainer.training_steps(run, state)
+    began = last = time.perf_counter()
+    try:
+        for info in steps:
+            now = time.perf_counter()
+            seconds.append(now - last)
+            waits.append(info.data_seconds)
+            examples += info.examples
+            if order is not None:
+                window = order.window(position)
+                right, position = right and info.ids_digest == window.digest(), window.after
+            last = now
+            run.check()
+            enough = len(seconds) >= LEAST_UPDATES and now - began > UPDATE_SECONDS
+            if rank.team.anywhere([enough or len(seconds) >= MOST_UPDATES])[0]:
+                break
+    finally:
+        close = getattr(steps, "close", None)
+        if close is not None:
+            close()
+    if not seconds:
+        raise InternalError("not one update was made", expected="updates on the data")
+    # The first one warms up; with a single one there is nothing else to tell.
+    later, later_waits = seconds[1:] or seconds, waits[1:] or waits
+    told = {
+        "measured": len(seconds), "seconds": statistics.median(later), "first_seconds": seconds[0],
+        "data_seconds": statistics.median(later_waits), "longest_seconds": longest or max(seconds),
+        "examples_per_second": examples / max(sum(seconds), 1e-9), "communication_seconds": None,
+        "ids_right": right,
+    }  # fmt: skip
+    replica = getattr(state, "replica", None)
+    if replica is not None:
+        started = time.perf_counter()
+        replica.reduce(first=False)
+        told["communication_seconds"] = time.perf_counter() - started
+    return told
+
+
+def _evaluate(rank: Rank, run: Run, ready: Ready, state: Any) -> dict[str, Any] | None:
+    """Seconds of one evaluation of the validation split, from its first batches."""
+    trainer = ready.opened.trainer
+    held_out = trainer.dataset(run, "validation") if isinstance(trainer, SupervisedTrainer) else ()
+    rows = 0 if isinstance(held_out, Stream) else len(held_out)
+    started, batches = time.perf_counter(), 0
+    with _closing(trainer.evaluate(run, state, "validation")) as terms:
+        for _ in terms:
+            batches += 1
+            run.check()
+            if batches == EVALUATED_BATCHES and rows:
+                break
+    if not batches:
+        return None
+    seconds = time.perf_counter() - started
+    rounds = math.ceil(rows / (run.settings.microbatch * rank.team.size)) if rows else batches
+    return {"batches": rounds, "measured": batches, "seconds": seconds / batches * rounds}
+
+
+def _save(rank: Rank, ready: Ready, state: Any, measured: dict[str, Any]) -> Checkpoint:
+    rank.enter("save")
+    with ready.ledger.phase("save"):
+        saved, measured["checkpoint"] = _written(rank, ready, state)
+    return saved
+
+
+def _written(rank: Rank, ready: Ready, state: Any) -> tuple[Checkpoint, dict[str, Any]]:
+    """A checkpoint, and what it took; the copy of the state is gone afterwards."""
+    identity = identity_of(ready.opened, rank.start, ready.plan)
+    started = time.perf_counter()
+    snapshot = copied(ready.opened.trainer.snapshot(state))
+    stall = time.perf_counter() - started
+    values = {**snapshot.values, "driver": {"step": 0}}
+    documents = {"plan.json": ready.plan.document(), "identity.json": identity}
+    saved = ready.store.save(0, Snapshot(snapshot.tensors, values), documents)
+    seconds = time.perf_counter() - started
+    return saved, {"stall_seconds": stall, "write_seconds": seconds, "bytes": saved.size_bytes}
+
+
+def _restore(
+    rank: Rank, ready: Ready, checkpoint: Checkpoint, evaluated: Mapping[str, Any], measured: dict[str, Any]
+) -> None:
+    """Take the checkpoint up in a new process and compare."""
+    rank.enter("restore")
+    attempt = rank.layout.attempt(rank.start.attempt)
+    answer = attempt / "restored.json"
+    words = ["-m", "app_trainer_sdk.training.restore", attempt / "start.json", checkpoint.path, answer]
+    with ready.ledger.phase("restore"), subprocess.Popen([sys.executable, *map(str, words)]) as process:
+        while process.poll() is None:
+            try:
+                rank.token.check()
+                time.sleep(0.05)
+            except BaseException:
+                process.kill()
+                raise
+    if process.returncode:
+        raise InternalError("the checkpoint could not be taken up in a new process", expected="exit code 0")
+    told = read_json(answer)
+    there = told["evaluation"]
+    measured["restore"] = {
+        "tensors": told["tensors"], "different": told["different"], "tolerance": RESTORED_TOLERANCE,
+        "evaluation_here": dict(evaluated), "evaluation_there": there,
+        "evaluation_equal": evaluated.keys() == there.keys()
+        and all(_close(evaluated[name], there[name]) for name in there),
+    }  # fmt: skip
+
+
+def _hand_over(rank: Rank, ready: Ready, checkpoint: Checkpoint, measured: dict[str, Any]) -> None:
+    rank.enter("export")
+    with ready.ledger.phase("export"):
+        artifact = export_artifacts(ready.opened, averaged(load_checkpoint(checkpoint)), rank.layout)
+    outputs = {each.name: sha256_tree(each)[1] for each in sorted(rank.layout.artifacts.iterdir())}
+    rank.enter("replay")
+    with ready.ledger.phase("replay"):
+        replay = ask_again(artifact, rank.start, rank.token.check)
+    measured |= {"outputs": outputs, "replay": replay}
+
+
+def _learn(rank: Rank, ready: Ready, measured: dict[str, Any]) -> None:
+    """A handful of the rows that training begins with, shown and learnt."""
+    trainer, run = ready.opened.trainer, ready.opened.run
+    if not isinstance(trainer, SupervisedTrainer):
+        return
+    dataset = trainer.dataset(run, "train")
+    if isinstance(dataset, Stream):
+        return
+    rank.enter("mechanics")
+    import numpy
+
+    count = max(trainer.minimum_rows, min(HANDFUL, run.settings.microbatch, len(dataset)))
+    ids = numpy.arange(count, dtype=numpy.int64)
+    batch = Rows(trainer, run, dataset, run.settings.seed)[0, tuple(ids.tolist())]
+    measured["shown"] = list(trainer.show(run, batch))[:SHOWN]
+    with ready.ledger.phase("mechanics"):
+        measured["mechanics"] = learn_a_handful(trainer, run, ids, batch)
+
+
+def _about(rank: Rank, ready: Ready) -> dict[str, Any]:
+    """What was measured, on what, and the rows of all ranks."""
+    plan, facts = ready.plan, ready.opened.facts
+    knobs: dict[str, Any] = {name: knob.effective for name, knob in plan.settings.items()}
+    others = sorted(rank.layout.root.glob(f"attempts/{rank.start.attempt}/rank-*/{rank.layout.phases.name}"))
+    rows = [row for path in (rank.layout.phases, *others) for row in read_lines(path)]
+    evaluated = int(knobs["evaluate_every"] or plan.updates)
+    return {
+        "schema": PILOT_SCHEMA, "sdk": __version__, "job_id": rank.start.read_job().identifier(),
+        "run": {
+            "trainer": plan.trainer, "trainer_version": plan.trainer_version, "model": plan.model,
+            "method": plan.method, "device": plan.device, "batch": plan.batch, "updates": plan.updates,
+            "evaluations": 1 + math.ceil(plan.updates / evaluated),
+            "checkpoints": math.ceil(plan.updates / int(knobs["checkpoint_every"])),
+        },
+        "device": dataclasses.asdict(facts), "settings": knobs,
+        "preparation": list(ready.opened.trainer.preparation),
+        "phases": rows, "data": dict(ready.opened.examination.facts), "shown": [], "mechanics": None,
+        "predicted": None,
+    }  # fmt: skip
+
+
+@contextmanager
+def _closing(iterator: Iterator[Any]) -> Iterator[Iterator[Any]]:
+    try:
+        yield iterator
+    finally:
+        close = getattr(iterator, "close", None)
+        if close is not None:
+            close()
+
+
+def _close(here: float | None, there: float | None) -> bool:
+    if here is None or there is None:
+        return here is there
+    return math.isclose(here, there, rel_tol=RESTORED_TOLERANCE, abs_tol=1e-9)
+
+
+if __name__ == "__main__":
+    end_process(serve(sys.argv[1:], pilot))
