@@ -29,6 +29,8 @@ from trainer_images.feature_head.weights import backbone_digest
 
 #: Batches in a shard: what a killed extraction may have to do again.
 SHARD_BATCHES = 16
+#: Raise it when the same backbone would give other features, as after a change of its code or conversion.
+EXTRACTION_VERSION = 1
 #: Files named in the facts; the rest are counted.
 NAMED = 20
 
@@ -126,6 +128,7 @@ def _identity(run: Run) -> dict[str, JSON]:
         "precision": str(run.dtype),
         "batch": run.settings.extraction_batch,  # padding moves the last bit
         "on_corrupt": run.settings.on_corrupt,
+        "version": EXTRACTION_VERSION,
     }
 
 

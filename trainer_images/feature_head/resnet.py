@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy
 import torch
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -112,6 +112,8 @@ def _decode(path: Path, wanted: Mapping[str, Any]) -> numpy.ndarray | str:
                 white = Image.new("RGBA", upright.size, "white")
                 upright = Image.alpha_composite(white, upright)
             small = upright.convert("RGB").resize((wanted["size"],) * 2, Image.Resampling.BILINEAR)
+    except UnidentifiedImageError:  # its own words name an object in memory
+        return "its bytes are of no known picture format"
     except MemoryError:
         raise
     except Exception as error:  # noqa: BLE001 - decoders raise anything on broken bytes

@@ -173,7 +173,7 @@ def test_a_corrupt_picture_is_an_error_that_names_it(make_run, draw, extracted, 
     root = draw(tmp_path / "data", {"a": 3, "b": 3})
     (root / "b/001.png").write_bytes(b"no picture")
 
-    with pytest.raises(BadData, match=r"b/001.png cannot be decoded: Unidentified.*on_corrupt"):
+    with pytest.raises(BadData, match=r"b/001.png cannot be decoded: its bytes are of no known.*on_corrupt"):
         extracted(make_run(root))
 
 
