@@ -372,3 +372,9 @@ def _examples_seen(
     if data.rows is None:
         return updates * total
     return examples_seen(updates, data.rows, total, data.minimum_rows, groups=groups, seed=settings.seed)
+
+
+if __name__ == "__main__":  # the command by the module's own name, as every other
+    from app_trainer_sdk.plan_command import main
+
+    raise SystemExit(main())

@@ -34,15 +34,16 @@ class Prediction:
         phases: the fullest instant of each phase, by the phase's name.
         size: of the whole model.
         snapshot_bytes: what a checkpoint holds; as much lies in host memory while it is written.
-        rehearsed_blocks: depths that were rehearsed.
-        residual: how far the extrapolation was off at one block, as a share; 0 for a model rehearsed whole.
+        line: the rehearsals of two and three blocks that the rest follows from; None for a model that was
+            rehearsed whole.
+        residual: how far the line is off at one block, as a share; None where that was not looked at.
     """
 
     phases: Mapping[str, Held]
     size: Size
     snapshot_bytes: int
-    rehearsed_blocks: tuple[int, ...]
-    residual: float
+    line: tuple[Rehearsed, Rehearsed] | None = None
+    residual: float | None = None
 
     @property
     def at(self) -> str:
@@ -61,14 +62,12 @@ class Prediction:
             "by_owner": {owner: count for owner, count in self.peak.by_owner.items() if count},
             "phases": {name: self.phases[name].total for name in PHASES if name in self.phases},
             "rounding_bytes": self.peak.rounding, "checkpoint_bytes": self.snapshot_bytes,
-            "rehearsed_blocks": list(self.rehearsed_blocks), "residual": round(self.residual, 6),
-            "grade": GRADE,
+            "extrapolated": self.line is not None,
+            "residual": None if self.residual is None else round(self.residual, 6), "grade": GRADE,
         }  # fmt: skip
 
 
-def predict(
-    trainer: SupervisedTrainer, run: Run, *, kind: str = "cpu", size: Size | None = None, check: bool = True
-) -> Prediction:
+def predict(trainer: SupervisedTrainer, run: Run, *, kind: str = "cpu", size: Size | None = None) -> Prediction:
     """Predict the memory of a resolved configuration.
 
     Args:
@@ -76,21 +75,26 @@ def predict(
         run: its handle; see :func:`~app_trainer_sdk.training.dry_run.dry_run`.
         kind: the type of device that is planned for.
         size: of the whole model, when it is known already.
-        check: whether the extrapolation is checked against one block; the residual is 0 otherwise.
     """
     size = size or Size.of(build_shapes(trainer, run))
     if not trainer.depth_setting or size.blocks <= WHOLE:
         whole = dry_run(trainer, run, kind=kind)
-        return _prediction(whole.places, whole.size, whole.snapshot_bytes, kind, (size.blocks,), 0.0)
+        return _prediction(whole.places, whole.size, whole.snapshot_bytes, kind)
     two, three = (dry_run(trainer, _shortened(trainer, run, depth), kind=kind) for depth in (2, 3))
     places, saved = _extrapolated(two, three, size.blocks)
-    residual, rehearsed = 0.0, [2, 3]
-    if check:
-        one = dry_run(trainer, _shortened(trainer, run, 1), kind=kind)
-        by_line = max(each.total for each in _extrapolated(two, three, 1)[0].values())
-        seen = max(each.total for each in one.places.values())
-        residual, rehearsed = abs(by_line - seen) / seen, [1, 2, 3]
-    return _prediction(places, size, saved, kind, tuple(rehearsed), residual)
+    return dataclasses.replace(_prediction(places, size, saved, kind), line=(two, three))
+
+
+def with_residual(
+    prediction: Prediction, trainer: SupervisedTrainer, run: Run, *, kind: str = "cpu"
+) -> Prediction:
+    """The same prediction, its line checked against one block; nothing to check for a model rehearsed whole."""
+    if prediction.line is None:
+        return prediction
+    one = dry_run(trainer, _shortened(trainer, run, 1), kind=kind)
+    by_line = max(each.total for each in _extrapolated(*prediction.line, 1)[0].values())
+    seen = max(each.total for each in one.places.values())
+    return dataclasses.replace(prediction, residual=abs(by_line - seen) / seen)
 
 
 def _shortened(trainer: SupervisedTrainer, run: Run, blocks: int) -> Run:
@@ -128,16 +132,14 @@ def _moved(start: Held, two: Held, three: Held, more: int) -> Held:
     return Held(by_owner, start.rounding + more * (three.rounding - two.rounding))
 
 
-def _prediction(
-    places: Mapping[str, Held], size: Size, saved: int, kind: str, rehearsed: tuple[int, ...], residual: float
-) -> Prediction:
+def _prediction(places: Mapping[str, Held], size: Size, saved: int, kind: str) -> Prediction:
     phases: dict[str, Held] = {}
     for place, held in places.items():
         phase = _phase(place)
         if phase not in phases or held.total > phases[phase].total:
             phases[phase] = held
     phases["export"] = _export(phases["load"], saved if kind == "cpu" else 0)
-    return Prediction(phases, size, saved, rehearsed, residual)
+    return Prediction(phases, size, saved)
 
 
 def _phase(place: str) -> str:

@@ -1,9 +1,9 @@
 """Owns the rehearsal of ordinary training: two updates with the heaviest batch, and one evaluation.
 
 It calls the loop's own functions, so that what is rehearsed and what is run cannot drift apart. Two updates,
-since the optimizer's state is made in the first one; two microbatches where gradients accumulate, since the
-second one meets the gradients of the first. Nothing is read from a dataset. This file must not know whether
-tensors hold data, or who watches.
+since the optimizer's state is made in the first one; in the second one two microbatches where gradients
+accumulate, since one of them meets the gradients of the other. Nothing is read from a dataset. This file must
+not know whether tensors hold data, or who watches.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def rehearse(
     Raises:
         InternalError: an update was not made, so that what was seen would prove nothing.
     """
-    window = _window(state.settings, batch)
     for number in range(1, UPDATES + 1):
         mark(f"update {number}")
+        window = _window(state.settings, batch, last=number == UPDATES)
         agreed = state.team.agree(window.units, window.empty)
         buffers = state.buffers.copies()
         update = start_update(run, state, window, agreed)
@@ -67,10 +67,11 @@ def rehearse(
         measure_batch(trainer, run, state, to_device(batch, run.device), run.random("evaluate", "rehearsal", 0))
 
 
-def _window(settings: Hyperparameters, batch: Batch) -> LoadedWindow:
+def _window(settings: Hyperparameters, batch: Batch, *, last: bool) -> LoadedWindow:
     rows, steps = settings.microbatch, settings.gradient_accumulation_steps
     assert rows != "auto"
     assert steps != "auto"
-    pieces = [Microbatch(batch, number, number * rows, rows) for number in range(min(steps, 2))]
+    count = min(steps, 2) if last else 1
+    pieces = [Microbatch(batch, number, number * rows, rows) for number in range(count)]
     ids = numpy.arange(rows * len(pieces), dtype=numpy.int64)
     return LoadedWindow(Window(0, 0, ids, len(ids)), pieces, len(pieces), 0.0)

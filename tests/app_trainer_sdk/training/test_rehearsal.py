@@ -31,7 +31,7 @@ def test_two_updates_are_made_and_one_evaluation(tmp_path):
     assert state.counters.updates == UPDATES == 2
     assert places == ["update 1", "update 2", "evaluate"]
     assert len(state.optimizer.state) == 2
-    assert len(trainer.trained) == 2 * 2  # two microbatches stand for four: the second meets gradients already
+    assert len(trainer.trained) == 1 + 2  # two microbatches stand for four: the second meets gradients already
 
 
 def test_an_update_that_is_not_made_proves_nothing(tmp_path):

@@ -1,0 +1,155 @@
+"""Owns the command ``plan``: will a job fit, on which cards, with which settings.
+
+Torch-free: predictions are made by another process. It needs no GPU, downloads nothing and reads no data.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from app_trainer_sdk import __version__
+from app_trainer_sdk.errors import BadJob, ExitCode, InternalError, TrainerError
+from app_trainer_sdk.files import read_json
+from app_trainer_sdk.gpus import CARDS, find_card
+from app_trainer_sdk.job import Job, check_job, load_job
+from app_trainer_sdk.registry import find_trainer
+
+SCHEMA = "app.trainer.fit/v1"
+PROGRAM = (sys.executable, "-m", "app_trainer_sdk.training.planning")
+#: No network, and nothing on the terminal but the answer.
+QUIET = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "PYTHONWARNINGS": "ignore"}
+GRADE = "predicted, CPU kernels; context, libraries and headroom declared"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Plan a job; the exit code is 78 when it fits none of the cards asked about."""
+    parser = _parser()
+    chosen = parser.parse_args(arguments)
+    try:
+        prices = read_prices(chosen.prices, chosen.price)
+        cards = [find_card(word) for word in chosen.gpu] or list(CARDS)
+        job = load_job(chosen.job)
+        check_job(job, find_trainer(job.trainer))
+        document = plan_document(job, cards, replicas=chosen.ranks, prices=prices)
+    except TrainerError as error:
+        sys.stderr.write(f"plan: {error}\n")
+        return int(error.code)
+    if chosen.json:
+        sys.stdout.write(json.dumps(document, indent=2, allow_nan=False) + "\n")
+    else:
+        from app_trainer_sdk.plan_table import render
+
+        sys.stdout.write(render(document, details=bool(chosen.gpu)))
+    return int(ExitCode.SUCCEEDED if document["fits"] else ExitCode.HARDWARE_UNFIT)
+
+
+def plan_document(
+    job: Job, cards: Sequence[Any], *, replicas: int = 1, prices: Mapping[str, float] | None = None
+) -> dict[str, Any]:
+    """The plan of ``job`` on ``cards``, as JSON.
+
+    Raises:
+        BadJob: the job, or what it asks of its trainer, cannot be planned.
+        InternalError: the planning process did not answer.
+    """
+    request = {
+        "job": job.document(),
+        "replicas": replicas,
+        "cards": [dataclasses.asdict(each) for each in cards],
+    }
+    found = _ask(request)
+    if "error" in found:
+        raise _as_error(found["error"])
+    for plan in found["cards"]:
+        plan["price_per_hour"] = (prices or {}).get(plan["card"]["name"])
+    fits = any(plan["fits"] for plan in found["cards"])
+    return {"schema": SCHEMA, "sdk_version": __version__, "grade": GRADE, "fits": fits, **found}
+
+
+def read_prices(file: Path | None, words: Sequence[str]) -> dict[str, float]:
+    """Prices an hour by the card's name, from a JSON object and from words such as ``L4=0.80``.
+
+    Raises:
+        BadJob: a card that is not known, or no number.
+    """
+    told: dict[str, Any] = {}
+    if file is not None:
+        try:
+            read = read_json(file)
+        except (OSError, ValueError) as error:
+            raise BadJob(f"cannot read {file}: {error}", expected="a JSON object", setting="--prices") from None
+        if not isinstance(read, dict):
+            raise BadJob(f"{file} is no object", expected='{"L4": 0.8}', setting="--prices")
+        told |= read
+    for word in words:
+        name, _, price = word.partition("=")
+        told[name] = price
+    return {find_card(name).name: _price(name, value) for name, value in told.items()}
+
+
+def _price(name: str, value: Any) -> float:
+    try:
+        price = float(value)
+    except (TypeError, ValueError):
+        price = -1.0
+    if not 0 <= price < 1e6:
+        raise BadJob(f"the price {value!r} of {name}", expected="a number", setting="--price")
+    return price
+
+
+def _ask(request: Mapping[str, Any]) -> dict[str, Any]:
+    environment = {**os.environ, **QUIET}
+    done = subprocess.run(
+        PROGRAM, input=json.dumps(request), capture_output=True, text=True, env=environment, check=False
+    )
+    try:
+        found: dict[str, Any] = json.loads(done.stdout)
+    except ValueError:
+        tail = "\n".join(done.stderr.splitlines()[-8:])
+        raise InternalError(f"planning ended with status {done.returncode}:\n{tail}") from None
+    return found
+
+
+def _as_error(told: Mapping[str, Any]) -> TrainerError:
+    error = TrainerError(told["message"])
+    error.code = ExitCode(told["code"])  # type: ignore[misc]  # its own class is on the other side
+    return error
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="app-trainer plan",
+        description="Tell whether a job fits, on which cards and with which settings. Needs no GPU or weights.",
+    )
+    parser.add_argument("--job", type=Path, required=True, help="job document, JSON or YAML")
+    parser.add_argument(
+        "--gpu", action="append", default=[], metavar="CARD",
+        help="a card such as H200, A100-80 or 24GiB; may be repeated; all of the catalog when left out",
+    )  # fmt: skip
+    parser.add_argument("--ranks", type=int, default=1, help="cards that train together (1)")
+    parser.add_argument("--price", action="append", default=[], metavar="CARD=NUMBER", help="price of an hour")
+    parser.add_argument("--prices", type=Path, help="JSON object of prices an hour by card")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--table", action="store_true", help="print tables for people, as without an option")
+    form.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse, with the exit code of a wrong request: 2 means nothing to a control plane."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong and how the command is written."""
+        self.exit(ExitCode.BAD_JOB, f"{self.prog}: {message}\n{self.format_usage()}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,93 @@
+"""The command ``plan``: what it answers, in which form, with which exit code."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from app_trainer_sdk.errors import BadJob
+from app_trainer_sdk.plan_command import main, read_prices
+
+TOY = "app_trainer_sdk.testing.toys:ToyTrainer"
+
+
+@pytest.fixture
+def job(tmp_path):
+    """A job file whose data is not there: planning reads none."""
+
+    def write(**hyperparameters):
+        document = {
+            "trainer": TOY, "model": "toy-mlp", "inputs": {"dataset": "nothing.jsonl"},
+            "hyperparameters": hyperparameters,
+        }  # fmt: skip
+        path = tmp_path / "job.json"
+        path.write_text(json.dumps(document))
+        return str(path)
+
+    return write
+
+
+def test_a_plan_as_json(job, capsys):
+    """Every card asked about, in order, with its price; no GPU, no weights, no data."""
+    code = main(["--job", job(), "--gpu", "L4", "--gpu", "0.2GiB", "--price", "L4=0.8", "--json"])
+    document = json.loads(capsys.readouterr().out)
+
+    assert code == 0
+    assert document["schema"] == "app.trainer.fit/v1"
+    assert document["fits"] is True
+    assert [(each["card"]["name"], each["fits"]) for each in document["cards"]] == [
+        ("L4", True),
+        ("0.2GiB", False),
+    ]
+    assert [each["price_per_hour"] for each in document["cards"]] == [0.8, None]
+    assert document["cards"][0]["prediction"]["grade"] == "predicted, CPU kernels"
+
+
+def test_a_plan_that_fits_nowhere_ends_with_78(job, capsys):
+    """E3: refused before anything is downloaded, with what would fit."""
+    code = main(["--job", job(), "--gpu", "0.2GiB"])
+    told = capsys.readouterr().out
+
+    assert code == 78
+    assert "0.2GiB is too small even at its leanest; it would fit with a T4" in told
+    assert "predicted peak" in told
+
+
+def test_the_selection_sheet_has_every_card(job, capsys):
+    code = main(["--job", job()])
+    lines = capsys.readouterr().out.splitlines()
+
+    assert code == 0
+    for name in ("L4", "L40S", "RTX-4090", "A100-80", "H100-80", "H200", "B200", "MI300X"):
+        (line,) = (each for each in lines if each.startswith(f"{name} "))
+        assert "yes" in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--gpu", "H3000"], "did you mean"),
+        (["--price", "L4=cheap"], "expected a number"),
+        (["--prices", "nowhere.json"], "cannot read nowhere.json"),
+    ],
+    ids=["card", "price", "prices"],
+)
+def test_wrong_arguments_are_refused_at_once(job, capsys, arguments, told):
+    assert main(["--job", job(), *arguments]) == 64
+    assert told in capsys.readouterr().err
+
+
+def test_a_wrong_job_is_refused_with_its_problems(job, capsys):
+    assert main(["--job", job(microbatsch=3)]) == 64
+    assert "microbatch" in capsys.readouterr().err
+
+
+def test_prices_come_from_a_file_and_from_words(tmp_path):
+    file = tmp_path / "prices.json"
+    file.write_text('{"h200": 3.5, "L4": 0.9}')
+
+    assert read_prices(file, ["l4=0.8"]) == {"H200": 3.5, "L4": 0.8}
+    file.write_text("[1]")
+    with pytest.raises(BadJob, match="is no object"):
+        read_prices(file, [])

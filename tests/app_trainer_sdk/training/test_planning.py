@@ -1,0 +1,131 @@
+"""Plans of real, small models on cards of any size."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import types
+
+import hypothesis
+import pytest
+import torch
+from hypothesis import strategies
+from torch import nn
+from torch_helpers import make_trainer
+
+from app_trainer_sdk.choice import Candidate
+from app_trainer_sdk.gpus import GIB, Card, find_card
+from app_trainer_sdk.job import Job
+from app_trainer_sdk.training.planning import answer
+from app_trainer_sdk.values import Modules
+
+MIB = 1 << 20
+
+
+def card_of(memory_bytes):
+    """A card without fixed costs, so that its memory is a model's."""
+    return Card("small", "A small card", memory_bytes, "9.0", True, 0, 0)
+
+
+def squares(modules, values, random):
+    return modules.root(torch.tensor(values)).pow(2).sum()
+
+
+@pytest.fixture
+def plan():
+    """Plan a stack of linear layers, without any part of the machine."""
+    module = types.ModuleType("planned_trainer")
+    sys.modules[module.__name__] = module
+
+    def make(width, depth, cards, **hyperparameters):
+        def build(run):
+            layers = [nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(depth)]
+            return Modules(nn.Sequential(*layers), blocks=layers)
+
+        module.Planned = make_trainer(build, squares, [[0.0] * width])
+        job = Job.model_validate(
+            {"trainer": "planned_trainer:Planned", "model": "m", "inputs": {"dataset": {"url": "/nowhere"}},
+             "hyperparameters": hyperparameters}
+        )  # fmt: skip
+        request_ = {"job": job.document(), "replicas": 1, "cards": [dataclasses.asdict(each) for each in cards]}
+        return answer(request_)
+
+    yield make
+    del sys.modules[module.__name__]
+
+
+def test_a_plan_tells_what_is_held_and_what_is_declared(plan):
+    """Terms stand side by side and add up; the prediction is never mixed with context or headroom."""
+    found = plan(64, 3, [find_card("L4")], global_batch=16)
+    (on_card,) = found["cards"]
+    memory = on_card["memory"]
+    terms = ("peak_bytes", "rounding_bytes", "library_bytes", "context_bytes", "headroom_bytes")
+
+    assert on_card["fits"]
+    assert on_card["chosen"] == Candidate(16, 1, False, False).knobs()
+    assert memory["needed_bytes"] == sum(memory[term] for term in terms)
+    assert memory["left_bytes"] == memory["available_bytes"] - memory["needed_bytes"]
+    assert memory["peak_bytes"] == sum(on_card["prediction"]["by_owner"].values())
+    assert found["parameters"] == 3 * 65 * 64
+    assert on_card["settings"]["mixed_precision"]["effective"] == "bf16"
+
+
+def test_precision_follows_the_card(plan):
+    found = plan(16, 1, [find_card("T4"), find_card("H200")], global_batch=2)
+
+    assert [each["precision"] for each in found["cards"]] == ["fp16", "bf16"]
+
+
+def test_a_card_too_small_is_refused_with_what_would_fit(plan):
+    """Explicit settings stand in the way: the answer names them, a card, and how many would have to share."""
+    asked = {"global_batch": 4096, "microbatch": 4096, "gradient_checkpointing": False}
+    (on_card,) = plan(256, 6, [card_of(280 * MIB)], **asked)["cards"]
+
+    assert not on_card["fits"]
+    assert on_card["chosen"] is None
+    assert on_card["nearest"] == {"settings": {"microbatch": 64}, "card": "T4"}
+    (on_card,) = plan(64, 2, [card_of(1 * MIB)], **asked)["cards"]
+
+    assert on_card["nearest"]["settings"] is None
+    assert on_card["sharding"]["cards"] is None  # the headroom alone is more than the card has
+
+
+def test_state_too_large_for_one_card_is_counted_in_cards(plan):
+    """Weights, gradients and moments of 200 million numbers are 3 GiB."""
+    (on_card,) = plan(10_000, 2, [card_of(2 * GIB)], optim_8bit=False)["cards"]
+
+    assert not on_card["fits"]
+    assert on_card["sharding"]["state_bytes"] == pytest.approx(16 * 2 * 10_000**2, rel=0.01)
+    assert on_card["sharding"]["cards"] in (2, 3)
+
+
+def test_a_trainer_with_a_loop_of_its_own_is_refused():
+    job = {"trainer": "small_models:Wanderer", "model": "m", "inputs": {"dataset": {"url": "/x"}}}
+
+    found = answer({"job": job, "replicas": 1, "cards": []})
+
+    assert found["error"]["code"] == 64
+    assert "loop of its own" in found["error"]["message"]
+
+
+@hypothesis.given(
+    width=strategies.integers(2, 96), depth=strategies.integers(1, 3),
+    share=strategies.sampled_from([1, 6, 16]), spare=strategies.floats(-0.3, 1.0),
+)  # fmt: skip
+@hypothesis.settings(
+    max_examples=10, deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
+)
+def test_a_plan_never_predicts_above_the_card_and_a_larger_card_is_never_slower(
+    plan, width, depth, share, spare
+):
+    """Cards around the size of the model itself, headroom included."""
+    (needed,) = (each["memory"]["needed_bytes"] for each in plan(width, depth, [card_of(GIB)])["cards"])
+    sizes = [int(needed * (1 + spare * step / 4)) for step in range(5)]
+    cards = [card_of(size) for size in sorted(sizes)]
+    found = plan(width, depth, cards, global_batch=share)["cards"]
+    times = [each["relative_time"] for each in found if each["fits"]]
+
+    for each in found:
+        assert each["fits"] == (each["memory"]["needed_bytes"] <= each["card"]["memory_bytes"])
+    assert [each["fits"] for each in found] == sorted(each["fits"] for each in found)
+    assert times == sorted(times, reverse=True)
