@@ -141,7 +141,7 @@ def _predict(ready: Ready, measured: dict[str, Any]) -> None:
         return
     assert run.device is not None
     try:
-        told = predict(trainer, run, kind=run.device.type, check=False).document()
+        told = predict(trainer, run, kind=run.device.type).document()
     except Exception as error:  # noqa: BLE001 - a loss that cannot be rehearsed without data is no failed pilot
         measured["predicted"] = {"failed": f"{type(error).__name__}: {error}"}
         return
