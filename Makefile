@@ -52,6 +52,7 @@ $(BENCH)/.ready: pyproject.toml constraints.txt
 bench: $(BENCH)/.ready
 	$(BENCH)/bin/python benchmarks/describe_time.py
 	$(BENCH)/bin/python benchmarks/loop_overhead.py
+	$(BENCH)/bin/python benchmarks/ledger_overhead.py
 	$(BENCH)/bin/python benchmarks/resume_position.py
 	$(BENCH)/bin/python benchmarks/compare_trl.py
 	$(BENCH)/bin/python benchmarks/checkpoint_stall.py

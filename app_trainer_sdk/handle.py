@@ -34,9 +34,17 @@ def no_progress(label: str, done: int, total: int | None) -> None:
     """Nobody watches."""
 
 
-def no_ledger(name: str) -> AbstractContextManager[None]:
+class NoRow:
+    """What a scope gives where nothing is measured."""
+
+    def hand_over(self, value: Item) -> Item:
+        """The value as it is."""
+        return value
+
+
+def no_ledger(name: str) -> AbstractContextManager[NoRow]:
     """Nothing is measured."""
-    return nullcontext()
+    return nullcontext(NoRow())
 
 
 @final
@@ -60,7 +68,8 @@ class Run:
         dtype: the precision of the forward pass.
         check: raises ``StopRequested`` when somebody asked to stop. Cheap: call it in every long loop.
         progress: reports ``(label, done, total)`` of a long operation.
-        phase: the memory ledger as a context manager, for a scope of your own.
+        phase: the memory ledger as a context manager, for a scope of your own; it gives the scope's row, whose
+            ``hand_over(tensors)`` takes tensors out of the scope.
         changed: what resumes of this job were allowed to change: field, saved, now, and after which step.
     """
 

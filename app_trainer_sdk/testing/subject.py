@@ -23,6 +23,7 @@ from app_trainer_sdk.testing.verdict import BrokenPromise, NotApplicable
 if TYPE_CHECKING:
     from app_trainer_sdk.handle import Run
     from app_trainer_sdk.plan import Plan
+    from app_trainer_sdk.training.ledger import Policy
     from app_trainer_sdk.training.opening import Opened
     from app_trainer_sdk.values import Snapshot, StepInfo
 
@@ -209,7 +210,7 @@ def prepare_in_this_process(opened: Opened, plan: Plan) -> Opened:
     """Run the preparation phases, as a rank does."""
     from app_trainer_sdk.training.opening import prepare
 
-    return prepare(opened, plan, _ledger())
+    return prepare(opened, plan, _ledger("raise"))  # an author hears of what a phase keeps here
 
 
 def source_of(trainer: type[Trainer]) -> str:
@@ -223,12 +224,12 @@ def refuse_if_not(value: Any, kind: type, what: str) -> None:
         raise BrokenPromise(f"{what} returned {type(value).__name__}", expected=kind.__name__)
 
 
-def _ledger() -> Any:
+def _ledger(policy: Policy = "report") -> Any:
     from app_trainer_sdk.training.device import pick_device
     from app_trainer_sdk.training.ledger import Ledger
     from app_trainer_sdk.training.memory import probe_for
 
-    return Ledger(probe_for(pick_device()), lambda row: None, policy="report")
+    return Ledger(probe_for(pick_device()), lambda row: None, policy=policy)
 
 
 def _unless_epochs(extra: Mapping[str, Any], asked: Mapping[str, Any]) -> Mapping[str, Any]:

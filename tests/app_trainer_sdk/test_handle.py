@@ -106,3 +106,11 @@ def test_a_run_cannot_be_changed(tmp_path):
         a_run(tmp_path).method = "lora"
 
     assert isinstance(a_run(tmp_path).directory, Path)
+
+
+def test_a_scope_where_nothing_is_measured(tmp_path):
+    """A trainer's scopes work without a ledger: what is handed over is given back as it is."""
+    with a_run(tmp_path).phase("encode") as row:
+        taken = row.hand_over([1, 2])
+
+    assert taken == [1, 2]

@@ -8,6 +8,8 @@ from small_models import PLAIN, Adapted, Scalars, adapted_trainer
 from torch_helpers import make_trainer, open_training, same_tensors, train
 
 from app_trainer_sdk.training import supervised
+from app_trainer_sdk.training.memory import CpuProbe
+from app_trainer_sdk.values import LossTerms
 
 
 class TestEvaluation:
@@ -47,6 +49,33 @@ class TestEvaluation:
         assert {name: module.training for name, module in state.modules.root.named_modules()} == modes
         assert all(each.grad is None for each in state.parameters)
         assert not any(each.sum.requires_grad for each in terms)
+
+    def test_no_logits_are_kept(self, tmp_path):
+        """E1: 50 batches with logits of 20 MB each take the memory of one; metrics are those of all rows."""
+        rows = list(range(8 * 49 + 3))
+
+        def loss(modules, values, random):
+            scores = torch.arange(128.0 * 5000).mul_(1e-6).reshape(1, 128, 5000)
+            logits = scores.expand(len(values), -1, -1) + modules.root.w * torch.tensor(values)[:, None, None]
+            right = sum(float(each.amax()) > 100 for each in logits)
+            return LossTerms(logits.sum() / 640_000, metrics={"right": (right, len(values))})
+
+        trainer = make_trainer(lambda run: Scalars(1.0), loss, rows, validation=rows)
+        training = open_training(trainer, tmp_path, updates=1, microbatch=8, global_batch=8, **PLAIN)
+        state = supervised.begin(training.trainer, training.run, None)
+        next(training.trainer.evaluate(training.run, state, "validation"))  # what libraries keep is there now
+        probe = CpuProbe()
+        probe.release()
+        probe.reset()
+        before = probe.read().resident
+        sums = {"loss": 0.0, "right": 0.0}
+        for terms in training.trainer.evaluate(training.run, state, "validation"):
+            for name in sums:
+                sums[name] += float(terms.metrics[name][0])
+
+        assert probe.peak_of == "" or probe.peak() - before < 60_000_000
+        assert sums["loss"] / len(rows) == pytest.approx(sum(rows) / len(rows) + 0.3199995, rel=1e-6)
+        assert sums["right"] == sum(each + 0.64 > 100 for each in rows)
 
     def test_the_loss_weighs_by_units(self, tmp_path):
         """E1: the mean over a short last batch equals that over everything at once to 1e-6."""
