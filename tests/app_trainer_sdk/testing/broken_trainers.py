@@ -12,6 +12,7 @@ from app_trainer_sdk import (
     Examination,
     IterableStream,
     LossTerms,
+    Phase,
     Snapshot,
     StatefulStream,
     StepInfo,
@@ -20,6 +21,7 @@ from app_trainer_sdk import (
 )
 from app_trainer_sdk.testing.toys import ToyHyperparameters, ToyReader, ToyRows, ToyTrainer
 
+ENCODERS: dict[str, Any] = {}
 EIGHT = {"full": {"updates": 8}}
 FACTS = ("version", "methods", "models", "hyperparameters_class", "inputs", "artifacts")
 METHODS = ("examine", "build_model", "dataset", "collate", "loss", "largest_batch", "export", "replay")
@@ -193,6 +195,17 @@ def failing_collate(self, run, items):
     raise ValueError("no such column")
 
 
+def encode_and_keep(run, directory):
+    import torch
+
+    ENCODERS["last"] = torch.nn.Linear(100, 100)
+    return {}
+
+
+def keeping_phases(self, run):
+    return [Phase("encode", encode_and_keep)]
+
+
 MeanLoss = toy("MeanLoss", loss=mean_loss)
 OneUnit = toy("OneUnit", collate=one_unit_collate)
 NumpyItems = toy("NumpyItems", dataset=rows_of(draw_from_numpy))
@@ -202,6 +215,7 @@ NumpyLoss = toy("NumpyLoss", loss=numpy_noise_loss)
 TorchNoise = toy("TorchNoise", loss=torch_noise_loss)
 EndlessLoss = toy("EndlessLoss", loss=endless_loss)
 NoUnits = toy("NoUnits", collate=no_unit_collate)
+KeepingPhase = toy("KeepingPhase", preparation=("encode",), phases=keeping_phases)
 FailingCollate = toy("FailingCollate", collate=failing_collate)
 ShortLargest = toy("ShortLargest", largest_batch=short_largest_batch)
 LightLargest = toy("LightLargest", largest_batch=light_largest_batch)

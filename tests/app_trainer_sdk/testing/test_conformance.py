@@ -91,6 +91,14 @@ def test_an_exception_of_the_author_is_told_with_its_line():
     assert result.reason.endswith("failing_collate")
 
 
+def test_a_phase_that_keeps_its_encoder():
+    """D1: an author hears of what a phase keeps, by the name of its holder."""
+    result = judge("KeepingPhase", ["collate counts units"])["collate counts units"]
+
+    assert result.status == "fail"
+    assert "phase encode kept 39.5 KiB: broken_trainers.ENCODERS['last'] (Linear of 2 tensors" in result.reason
+
+
 @pytest.mark.parametrize("resume", ["exact", "by replay", "not exact"])
 def test_streams_keep_every_promise(resume):
     """The toy as a stream of each kind, one whose place is lost included."""
