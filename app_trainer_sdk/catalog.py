@@ -6,8 +6,10 @@ how weights are fetched or loaded.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 Grade = Literal["declared", "predicted", "measured"]
@@ -26,6 +28,15 @@ class Floor:
     gib: float
     grade: Grade = "declared"
     evidence: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_floors(path: Path) -> dict[str, dict[str, Floor]]:
+    """Floors by model and method from the file that ``app-trainer floors`` wrote."""
+    document = json.loads(path.read_text(encoding="utf-8"))
+    return {
+        model: {method: Floor(**floor) for method, floor in methods.items()}
+        for model, methods in document["floors"].items()
+    }
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ VERBS = {
     "new": ("new", "write a working trainer package to start from"),
     "check": ("check", "prove that a trainer keeps the contract"),
     "describe": ("describe", "print what the installed trainers offer"),
+    "floors": ("floors", "compute the least GPU memory of a trainer's models, for its catalog"),
     "plan": ("plan_command", "tell whether a job fits, on which cards and with which settings"),
     "pilot": ("pilot", "measure one complete pass of everything a job does, before a long run"),
     "run": ("run", "run a job, or go on with it"),

@@ -65,9 +65,7 @@ def plan_document(
         "replicas": replicas,
         "cards": [dataclasses.asdict(each) for each in cards],
     }
-    found = _ask(request)
-    if "error" in found:
-        raise _as_error(found["error"])
+    found = ask(request)
     for plan in found["cards"]:
         plan["price_per_hour"] = (prices or {}).get(plan["card"]["name"])
     fits = any(plan["fits"] for plan in found["cards"])
@@ -105,7 +103,12 @@ def _price(name: str, value: Any) -> float:
     return price
 
 
-def _ask(request: Mapping[str, Any]) -> dict[str, Any]:
+def ask(request: Mapping[str, Any]) -> dict[str, Any]:
+    """What the planning process answers.
+
+    Raises:
+        TrainerError: what it refused, or that it did not answer.
+    """
     environment = {**os.environ, **QUIET}
     done = subprocess.run(
         PROGRAM, input=json.dumps(request), capture_output=True, text=True, env=environment, check=False
@@ -115,6 +118,8 @@ def _ask(request: Mapping[str, Any]) -> dict[str, Any]:
     except ValueError:
         tail = "\n".join(done.stderr.splitlines()[-8:])
         raise InternalError(f"planning ended with status {done.returncode}:\n{tail}") from None
+    if "error" in found:
+        raise _as_error(found["error"])
     return found
 
 
@@ -125,7 +130,7 @@ def _as_error(told: Mapping[str, Any]) -> TrainerError:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="app-trainer plan",
         description="Tell whether a job fits, on which cards and with which settings. Needs no GPU or weights.",
     )
@@ -143,7 +148,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
     """argparse, with the exit code of a wrong request: 2 means nothing to a control plane."""
 
     def error(self, message: str) -> NoReturn:

@@ -20,7 +20,7 @@ from app_trainer_sdk.training.allocations import Allocations, Held
 from app_trainer_sdk.training.device import planned_for
 from app_trainer_sdk.training.model_state import saved_tensors
 from app_trainer_sdk.training.randomness import CPU
-from app_trainer_sdk.training.rehearsal import rehearse
+from app_trainer_sdk.training.rehearsal import UPDATES, rehearse
 from app_trainer_sdk.training.state import SupervisedState
 from app_trainer_sdk.training.supervised import assemble
 from app_trainer_sdk.values import Batch, Modules
@@ -62,19 +62,21 @@ class Size:
         return cls(len(modules.blocks), sum(each.numel() for each in numbers), trained)
 
 
-def dry_run(trainer: SupervisedTrainer, run: Run, *, kind: str = "cpu") -> Rehearsed:
+def dry_run(trainer: SupervisedTrainer, run: Run, *, kind: str = "cpu", updates: int = UPDATES) -> Rehearsed:
     """Rehearse a resolved configuration and tell what it holds where.
 
     Args:
         trainer: the trainer.
         run: its handle: settings resolved, ``dtype`` the forward pass's precision.
         kind: the type of device that is planned for. Operators are the CPU's whatever it is.
+        updates: how many are made before the evaluation.
     """
+    account = Allocations(workspace=kind == "cpu")
     with planned_for(kind):
-        return _dry_run(trainer, dataclasses.replace(run, device=CPU), Allocations(workspace=kind == "cpu"))
+        return _dry_run(trainer, dataclasses.replace(run, device=CPU), account, updates)
 
 
-def _dry_run(trainer: SupervisedTrainer, run: Run, account: Allocations) -> Rehearsed:
+def _dry_run(trainer: SupervisedTrainer, run: Run, account: Allocations, updates: int) -> Rehearsed:
     modules = build_shapes(trainer, run)
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     _give_memory(modules, fake)
@@ -89,7 +91,7 @@ def _dry_run(trainer: SupervisedTrainer, run: Run, account: Allocations) -> Rehe
             account.give(state.average.tensors.values(), "average")
         with fake:
             _watch(state, account)
-            rehearse(trainer, run, state, batch, mark=account.mark)
+            rehearse(trainer, run, state, batch, mark=account.mark, updates=updates)
     return Rehearsed(account.peaks(), Size.of(modules), _snapshot_bytes(state))
 
 

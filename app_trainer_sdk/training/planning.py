@@ -29,9 +29,10 @@ from app_trainer_sdk.choice import (
     freed,
     list_candidates,
 )
-from app_trainer_sdk.contract import SupervisedTrainer
+from app_trainer_sdk.contract import SupervisedTrainer, Trainer
 from app_trainer_sdk.data_facts import DataFacts
 from app_trainer_sdk.errors import BadJob, InternalError, TrainerError
+from app_trainer_sdk.floors import FLOOR_CARD, floor_document, floor_job, floors_digest
 from app_trainer_sdk.gpus import CARDS, Card
 from app_trainer_sdk.handle import Run
 from app_trainer_sdk.hyperparameters import Hyperparameters
@@ -101,6 +102,13 @@ class Planner:
             answer["sharding"] = _sharding(prediction, card)
             answer["nearest"] = self._nearest(card)
         return answer
+
+    def inference(self, card: Card) -> dict[str, Any]:
+        """The terms of one forward pass over the longest row with what training makes."""
+        plan = self._plan(card, self._asked)
+        run = self._run(plan, Candidate(1, 1, False, False))
+        prediction = predict(self._trainer, run, kind="cuda", size=self.size, updates=0)
+        return {"precision": plan.precision, "memory": _terms(prediction, card)}
 
     def _choose(
         self, card: Card, settings: Hyperparameters, plan: Plan
@@ -242,14 +250,44 @@ def _told(considered: Considered) -> dict[str, Any]:
 
 
 def answer(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Plan ``request["job"]`` on each of ``request["cards"]`` for ``request["replicas"]`` ranks."""
+    """Plan ``request["job"]`` on each of ``request["cards"]`` for ``request["replicas"]`` ranks.
+
+    Or tell the floors of ``request["trainer"]``, when that is asked.
+    """
     started = time.perf_counter()
     try:
+        if "trainer" in request:
+            return floors_of(find_trainer(request["trainer"]))
         planner = Planner(Job.model_validate(request["job"]), replicas=request["replicas"])
         plans = [planner.on(Card(**card)) for card in request["cards"]]
         return {**planner.facts(), "cards": plans, "seconds": round(time.perf_counter() - started, 3)}
     except TrainerError as error:
         return {"error": {"code": int(error.code), "message": str(error)}}
+
+
+def floors_of(trainer: type[Trainer]) -> dict[str, Any]:
+    """The least memory of every model and method, and of inference, with its terms."""
+    floors = {row.name: model_floors(trainer, row.name) for row in trainer.models}
+    return {"digest": floors_digest(trainer), "floors": floors}
+
+
+def model_floors(trainer: type[Trainer], model: str) -> dict[str, Any]:
+    """The floors of one model, by method and for inference."""
+    floors = {method: _floor(trainer, model, method) for method in trainer.methods}
+    told = Planner(floor_job(trainer, model, trainer.methods[0])).inference(FLOOR_CARD)
+    settings = {"pass": "forward over one longest row"}
+    return {**floors, "inference": floor_document(told["memory"], told["precision"], settings=settings)}
+
+
+def _floor(trainer: type[Trainer], model: str, method: str) -> dict[str, Any]:
+    """The leanest way of all: one row at a time, recomputation, and 8-bit state where it takes less."""
+    lean = Planner(floor_job(trainer, model, method)).size.blocks > 0
+    ways = [
+        Planner(floor_job(trainer, model, method, gradient_checkpointing=lean, optim_8bit=small)).on(FLOOR_CARD)
+        for small in (False, True)
+    ]
+    best = min(ways, key=lambda way: way["memory"]["needed_bytes"])
+    return floor_document(best["memory"], best["precision"], settings=best["chosen"])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

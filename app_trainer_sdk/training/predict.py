@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from app_trainer_sdk.training.allocations import Held
 from app_trainer_sdk.training.dry_run import Rehearsed, Size, build_shapes, dry_run
+from app_trainer_sdk.training.rehearsal import UPDATES
 
 if TYPE_CHECKING:
     from app_trainer_sdk.contract import SupervisedTrainer
@@ -67,7 +68,10 @@ class Prediction:
         }  # fmt: skip
 
 
-def predict(trainer: SupervisedTrainer, run: Run, *, kind: str = "cpu", size: Size | None = None) -> Prediction:
+def predict(
+    trainer: SupervisedTrainer, run: Run, *, kind: str = "cpu", size: Size | None = None,
+    updates: int = UPDATES,
+) -> Prediction:  # fmt: skip
     """Predict the memory of a resolved configuration.
 
     Args:
@@ -75,12 +79,15 @@ def predict(trainer: SupervisedTrainer, run: Run, *, kind: str = "cpu", size: Si
         run: its handle; see :func:`~app_trainer_sdk.training.dry_run.dry_run`.
         kind: the type of device that is planned for.
         size: of the whole model, when it is known already.
+        updates: how many are rehearsed; 0 predicts the forward pass alone.
     """
     size = size or Size.of(build_shapes(trainer, run))
     if not trainer.depth_setting or size.blocks <= WHOLE:
-        whole = dry_run(trainer, run, kind=kind)
+        whole = dry_run(trainer, run, kind=kind, updates=updates)
         return _prediction(whole.places, whole.size, whole.snapshot_bytes, kind)
-    two, three = (dry_run(trainer, _shortened(trainer, run, depth), kind=kind) for depth in (2, 3))
+    two, three = (
+        dry_run(trainer, _shortened(trainer, run, depth), kind=kind, updates=updates) for depth in (2, 3)
+    )
     places, saved = _extrapolated(two, three, size.blocks)
     return dataclasses.replace(_prediction(places, size, saved, kind), line=(two, three))
 

@@ -35,7 +35,7 @@ def _nobody(place: str) -> None:
 
 def rehearse(
     trainer: SupervisedTrainer, run: Run, state: SupervisedState, batch: Batch, *,
-    mark: Callable[[str], None] = _nobody,
+    mark: Callable[[str], None] = _nobody, updates: int = UPDATES,
 ) -> None:  # fmt: skip
     """Make two updates and evaluate, all with ``batch``.
 
@@ -45,13 +45,14 @@ def rehearse(
         state: from ``assemble``; it is changed as training changes it.
         batch: from ``largest_batch``, of one microbatch's rows.
         mark: told where the rehearsal is: ``update 1``, ``update 2``, ``evaluate``.
+        updates: how many; none is left of training when it is 0.
 
     Raises:
         InternalError: an update was not made, so that what was seen would prove nothing.
     """
-    for number in range(1, UPDATES + 1):
+    for number in range(1, updates + 1):
         mark(f"update {number}")
-        window = _window(state.settings, batch, last=number == UPDATES)
+        window = _window(state.settings, batch, last=number == updates)
         agreed = state.team.agree(window.units, window.empty)
         buffers = state.buffers.copies()
         update = start_update(run, state, window, agreed)

@@ -1,14 +1,15 @@
 """Owns the catalog of the ``text`` image: base models, their architecture as data, where weights come from.
 
 It must not know how weights are loaded. A new row needs the model's ``config.json`` as ``architecture`` and
-a pinned revision; floors are declared until a pilot has measured them.
+a pinned revision; its floors are computed by ``app-trainer floors``.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from app_trainer_sdk.catalog import Floor, ModelRow, WeightSource
+from app_trainer_sdk.catalog import ModelRow, WeightSource, read_floors
 
 
 def _smollm2(**sizes: Any) -> dict[str, Any]:
@@ -32,10 +33,8 @@ def _smollm2(**sizes: Any) -> dict[str, Any]:
     }
 
 
-def _declared(*, lora: float, full: float, inference: float) -> dict[str, Floor]:
-    """Floors in GiB that somebody wrote down: the defaults of this image at a microbatch of one row."""
-    return {"lora": Floor(lora), "full": Floor(full), "inference": Floor(inference)}
-
+#: Written by ``app-trainer floors text --write``; a test tells when that is due again.
+FLOORS = read_floors(Path(__file__).with_name("floors.json"))
 
 MODELS = (
     ModelRow(
@@ -56,7 +55,7 @@ MODELS = (
                 size_bytes=98_362_432,
             )
         },
-        floors=_declared(lora=2.0, full=4.0, inference=1.0),
+        floors=FLOORS.get("smollm2-135m-instruct", {}),
         licence="Apache-2.0",
     ),
     ModelRow(
@@ -74,7 +73,7 @@ MODELS = (
                 size_bytes=723_674_912,
             )
         },
-        floors=_declared(lora=3.0, full=8.0, inference=2.0),
+        floors=FLOORS.get("smollm2-360m-instruct", {}),
         licence="Apache-2.0",
     ),
     ModelRow(
@@ -92,7 +91,7 @@ MODELS = (
                 size_bytes=3_422_777_952,
             )
         },
-        floors=_declared(lora=6.0, full=32.0, inference=5.0),
+        floors=FLOORS.get("smollm2-1.7b-instruct", {}),
         licence="Apache-2.0",
     ),
 )  # fmt: skip

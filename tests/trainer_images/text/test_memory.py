@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import json
+from pathlib import Path
 
 import pytest
 import torch
 from allocated import measured_peak
 
+from app_trainer_sdk.floors import floors_digest
 from app_trainer_sdk.training.dry_run import dry_run
+from app_trainer_sdk.training.planning import model_floors
 from app_trainer_sdk.training.predict import predict, with_residual
+from trainer_images.text import models
 from trainer_images.text.models import MODELS
 from trainer_images.text.trainer import TextTrainer
 
@@ -99,3 +104,18 @@ def test_a_card_is_planned_with_the_pieces_it_would_compute(plan_run):
     on_cpu, on_card = (predict(TextTrainer(), run, kind=kind) for kind in ("cpu", "cuda"))
 
     assert on_card.peak.total > 1.5 * on_cpu.peak.total
+
+
+def test_the_published_floors_are_those_that_would_be_computed_now():
+    """Run ``app-trainer floors text --write trainer_images/text/floors.json`` when this fails.
+
+    The digest knows models and defaults; the code is judged by what it computes for the smallest model.
+    """
+    published = json.loads(Path(models.__file__).with_name("floors.json").read_text())
+    name = MODELS[0].name
+    computed = model_floors(TextTrainer, name)
+
+    assert published["digest"] == floors_digest(TextTrainer)
+    assert published["floors"].keys() == {row.name for row in MODELS}
+    for method, floor in published["floors"][name].items():
+        assert computed[method]["gib"] == pytest.approx(floor["gib"], rel=WITHIN)
