@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
+import sys
 import time
 import weakref
 from collections import deque
@@ -47,6 +48,7 @@ class Held:
         tensors: how many.
         bytes: of their storages, each counted once; ``device_bytes`` of those on the probed device.
         graphs: how many of them carry an autograd graph, whose memory is not among ``bytes``.
+        imported: whether the path begins at a module that was imported inside the scope.
         examples: the largest: path, shape, dtype, device, bytes.
     """
 
@@ -56,6 +58,7 @@ class Held:
     bytes: int
     device_bytes: int
     graphs: int
+    imported: bool = False
     examples: Sequence[dict[str, Any]] = ()
 
     def document(self) -> dict[str, Any]:
@@ -65,9 +68,10 @@ class Held:
 
 @dataclass(eq=False)
 class Scope:
-    """One scope of a census: what was made inside so far, as weak references."""
+    """One scope of a census: what was made inside so far, as weak references, and what was imported before."""
 
     born: Born = field(default_factory=list)
+    modules: frozenset[str] = field(default_factory=lambda: frozenset(sys.modules))
 
 
 class Census:
@@ -167,7 +171,7 @@ def name_holders(
     modules = [each for each in living if isinstance(each, nn.Module)]
     tops = _tops(modules)
     ours = {id(each) for each in (living, loose, modules, tops)}
-    book = _Book(device, loose, ours, Tracer(ours, (__file__, contextlib.__file__, *machinery)))
+    book = _Book(device, loose, ours, scope.modules, Tracer(ours, (__file__, contextlib.__file__, *machinery)))
     deadline = clock() + TRAIL_SECONDS
     for module in tops:
         book.add_module(module, name=clock() < deadline)
@@ -183,11 +187,14 @@ def name_holders(
 class _Book:
     """Survivors that are not told yet, and those that are."""
 
-    def __init__(self, device: str, loose: dict[int, Tensor], own: set[int], tracer: Tracer) -> None:
+    def __init__(
+        self, device: str, loose: dict[int, Tensor], own: set[int], modules: frozenset[str], tracer: Tracer
+    ) -> None:
         self.device = device
         self.loose = loose
         self.tracer = tracer
         self._own = own
+        self._modules = modules
         self.held: list[Held] = []
         self._counted: set[int] = set()
 
@@ -248,9 +255,9 @@ class _Book:
             if size or not examples:
                 examples.append(_example(trail.text(path), tensor, size))
         examples.sort(key=lambda each: -int(each["bytes"]))
-        self.held.append(
-            Held(trail.text(), kind, len(owned), total, on_device, graphs, tuple(examples[:MOST_EXAMPLES]))
-        )
+        is_new = bool(trail.module) and trail.module not in self._modules
+        told = tuple(examples[:MOST_EXAMPLES])
+        self.held.append(Held(trail.text(), kind, len(owned), total, on_device, graphs, is_new, told))
 
 
 def _weight(tensor: Tensor) -> tuple[int, bool]:

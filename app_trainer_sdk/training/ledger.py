@@ -25,8 +25,8 @@ Policy = Literal["report", "warn", "raise"]
 Value = TypeVar("Value")
 
 #: The first pass of a phase leaves library state behind that nothing names (imports, thread pools, kernel
-#: caches: 7 to 24 MiB were seen); once the same phase has run in this process, less has to be explained.
-COLD_TOLERANCE_BYTES = 64 * MIB
+#: caches: 7 to 70 MiB were seen); once the same phase has run in this process, less has to be explained.
+COLD_TOLERANCE_BYTES = 128 * MIB
 WARM_TOLERANCE_BYTES = MIB
 MOST_HOLDERS_TOLD = 3
 
@@ -246,16 +246,29 @@ class Ledger:
 
 def _verdict(row: Row) -> str:
     assert row.after is not None
-    if row.survivors:
-        total = sum(held.bytes for held in row.survivors)
-        told = [_told(held) for held in row.survivors[:MOST_HOLDERS_TOLD]]
-        more = len(row.survivors) - len(told)
+    survivors = _without_constants(row.survivors)
+    if survivors:
+        total = sum(held.bytes for held in survivors)
+        told = [_told(held) for held in survivors[:MOST_HOLDERS_TOLD]]
+        more = len(survivors) - len(told)
         rest = f"; and {more} more" if more else ""
         unnamed = f"; and {_unnamed(row)}" if row.unnamed > row.tolerance else ""
         return f"kept {size_text(total)}: {'; '.join(told)}{rest}{unnamed}"
     if not row.after.allocated:
         return "unproven: no tensor that Python knows was kept, and this system does not count allocated bytes"
     return f"kept {_unnamed(row)}" if row.unnamed > row.tolerance else "released"
+
+
+def _without_constants(survivors: Sequence[Held]) -> Sequence[Held]:
+    """Survivors that make a verdict: not the few constants of modules that were first imported inside.
+
+    Libraries keep tables and default values as tensors (bitsandbytes and peft do). They stand in the row all
+    the same, and a module that is imported already hides nothing.
+    """
+    constants = [held for held in survivors if held.imported and not held.graphs]
+    if sum(held.bytes for held in constants) > WARM_TOLERANCE_BYTES:
+        return survivors
+    return [held for held in survivors if held not in constants]
 
 
 def _told(held: Held) -> str:

@@ -39,12 +39,14 @@ class Trail:
         steps: attributes, keys and indices from there on, such as ``.cache['encoder']``.
         place: where a local lives, such as ``encode() at trainer.py:88``; empty for globals.
         holder: what refers to the object directly, or None.
+        module: the module whose global or class the path begins at; empty for locals.
     """
 
     name: str
     steps: str = ""
     place: str = ""
     holder: Any = None
+    module: str = ""
 
     def text(self, further: str = "") -> str:
         """The path for people, ``further`` steps included."""
@@ -122,9 +124,10 @@ class Tracer:
             return Trail(name, _steps(way), place, holder)
         name = self._globals.get(id(root)) or _root_name(root)
         if id(root) in self._globals and rest:
-            return Trail(f"{name}.{_key_of(root, rest[0])}", _steps(rest), "", holder)
+            return Trail(f"{name}.{_key_of(root, rest[0])}", _steps(rest), "", holder, name)
         if isinstance(root, types.ModuleType | type):
-            return Trail(name, _steps(way), "", holder)
+            home = root.__module__ if isinstance(root, type) else name
+            return Trail(name, _steps(way), "", holder, home)
         return Trail(f"a {name} that only C++ or a running expression holds", _steps(way), "", holder)
 
 
