@@ -9,6 +9,7 @@ import argparse
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ from typing import Any, NoReturn
 
 from app_trainer_sdk import __version__
 from app_trainer_sdk.errors import BadJob, ExitCode, InternalError, TrainerError
-from app_trainer_sdk.files import read_json
+from app_trainer_sdk.files import read_json, write_json
 from app_trainer_sdk.gpus import CARDS, find_card
 from app_trainer_sdk.job import Job, check_job, load_job
 from app_trainer_sdk.registry import find_trainer
@@ -33,6 +34,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Plan a job; the exit code is 78 when it fits none of the cards asked about."""
     parser = _parser()
     chosen = parser.parse_args(arguments)
+    if chosen.schema:
+        from app_trainer_sdk.plan_schema import document_schema
+
+        sys.stdout.write(json.dumps(document_schema(), indent=2) + "\n")
+        return int(ExitCode.SUCCEEDED)
+    if chosen.job is None:
+        parser.error("the following arguments are required: --job")
     try:
         prices = read_prices(chosen.prices, chosen.price)
         cards = [find_card(word) for word in chosen.gpu] or list(CARDS)
@@ -42,6 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TrainerError as error:
         sys.stderr.write(f"plan: {error}\n")
         return int(error.code)
+    if chosen.write_job and document["cards"][0]["fits"]:
+        write_json(chosen.write_job, with_choice(job, document["cards"][0]))
     if chosen.json:
         sys.stdout.write(json.dumps(document, indent=2, allow_nan=False) + "\n")
     else:
@@ -70,6 +80,15 @@ def plan_document(
         plan["price_per_hour"] = (prices or {}).get(plan["card"]["name"])
     fits = any(plan["fits"] for plan in found["cards"])
     return {"schema": SCHEMA, "sdk_version": __version__, "grade": GRADE, "fits": fits, **found}
+
+
+def with_choice(job: Job, plan: Mapping[str, Any]) -> dict[str, Any]:
+    """The job with every knob of memory and speed said as ``plan`` chose it, so that a run makes the same."""
+    knobs = {**plan["chosen"], "global_batch": plan["settings"]["global_batch"]["effective"]}
+    document = job.document()
+    if re.fullmatch("j_[0-9a-f]{16}", document.get("job_id", "")):
+        del document["job_id"]  # it was made from what the other job asks for
+    return {**document, "hyperparameters": {**document.get("hyperparameters", {}), **knobs}}
 
 
 def read_prices(file: Path | None, words: Sequence[str]) -> dict[str, float]:
@@ -134,7 +153,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="app-trainer plan",
         description="Tell whether a job fits, on which cards and with which settings. Needs no GPU or weights.",
     )
-    parser.add_argument("--job", type=Path, required=True, help="job document, JSON or YAML")
+    parser.add_argument("--job", type=Path, help="job document, JSON or YAML")
     parser.add_argument(
         "--gpu", action="append", default=[], metavar="CARD",
         help="a card such as H200, A100-80 or 24GiB; may be repeated; all of the catalog when left out",
@@ -145,6 +164,13 @@ def _parser() -> argparse.ArgumentParser:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--table", action="store_true", help="print tables for people, as without an option")
     form.add_argument("--json", action="store_true", help="print JSON")
+    form.add_argument("--schema", action="store_true", help="print the JSON Schema of the document")
+    parser.add_argument(
+        "--write-job",
+        type=Path,
+        metavar="FILE",
+        help="write the job as chosen for the first card",
+    )
     return parser
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 
+import jsonschema
 import pytest
 
+from app_trainer_sdk.choice import Candidate
 from app_trainer_sdk.errors import BadJob
+from app_trainer_sdk.job import load_job
 from app_trainer_sdk.plan_command import main, read_prices
+from app_trainer_sdk.plan_schema import PlanDocument
 
 TOY = "app_trainer_sdk.testing.toys:ToyTrainer"
 
@@ -42,6 +46,27 @@ def test_a_plan_as_json(job, capsys):
     ]
     assert [each["price_per_hour"] for each in document["cards"]] == [0.8, None]
     assert document["cards"][0]["prediction"]["grade"] == "predicted, CPU kernels"
+    PlanDocument.model_validate(document)
+
+
+def test_the_schema_is_published(capsys):
+    assert main(["--schema"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert schema["$id"] == "urn:app.trainer.fit/v1"
+
+
+def test_the_chosen_settings_become_a_job(job, tmp_path, capsys):
+    """What was chosen is said in the job, so that its run is the one that was planned."""
+    file = tmp_path / "planned.json"
+    code = main(["--job", job(global_batch=6, seed=3), "--gpu", "L4", "--write-job", str(file), "--json"])
+    capsys.readouterr()
+    written = load_job(file)
+
+    assert code == 0
+    assert written.identifier() != load_job(tmp_path / "job.json").identifier()
+    assert written.hyperparameters == {"seed": 3, "global_batch": 6, **Candidate(6, 1, False, False).knobs()}
 
 
 def test_a_plan_that_fits_nowhere_ends_with_78(job, capsys):

@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 import torch
 
+from app_trainer_sdk.gpus import CARDS
 from app_trainer_sdk.training.predict import predict
 from app_trainer_sdk.training.rehearsal import rehearse
 from app_trainer_sdk.training.supervised import assemble
@@ -31,7 +32,13 @@ def test_prediction_is_within_a_twentieth_of_the_card(plan_run, method, lean, mi
 
     measured = peak_on_card(TextTrainer(), run)
 
-    assert predicted.total + predicted.rounding == pytest.approx(measured, rel=WITHIN)
+    assert predicted.total + predicted.rounding + library_bytes() == pytest.approx(measured, rel=WITHIN)
+
+
+def library_bytes() -> int:
+    """cuBLAS's workspace on this card, which torch's allocator hands out."""
+    capability = ".".join(map(str, torch.cuda.get_device_capability()))
+    return max((card.library_bytes for card in CARDS if card.architecture == capability), default=9 << 20)
 
 
 def peak_on_card(trainer, run) -> int:
