@@ -285,6 +285,8 @@ class Stack(nn.Module):
 
 # Torch's compiler imports a module of torch's that uses what torch deprecates; it goes when torch mends it.
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+# It looks at the .grad of what it traces, leaf or not; torch warns of that once in a process.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 @pytest.mark.parametrize("wrapped", [{}, {"gradient_checkpointing": True}, {"torch_compile": True}])
 def test_names_are_canonical(tmp_path, wrapped):
     """Names in a checkpoint are the model's own whatever wraps it: no frozen weight, no scratch buffer."""
