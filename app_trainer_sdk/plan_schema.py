@@ -55,10 +55,11 @@ class MemoryTerms(_Part):
 
     peak_bytes: Bytes = Field(description="Predicted.")
     rounding_bytes: Bytes = Field(description="Predicted: the allocator hands out multiples of 512.")
+    exchange_bytes: Bytes = Field(description="Predicted: DDP's copy of the gradients, with several ranks.")
     library_bytes: Bytes = Field(description="Declared: cuBLAS's workspace.")
     context_bytes: Bytes = Field(description="Declared: the driver's context and loaded kernels.")
     headroom_bytes: Bytes = Field(description="Declared: the allocator's gaps.")
-    needed_bytes: Bytes = Field(description="The sum of the five.")
+    needed_bytes: Bytes = Field(description="The sum of the six.")
     available_bytes: Bytes
     left_bytes: int = Field(description="Negative where it does not fit.")
 
@@ -132,6 +133,7 @@ class PlanDocument(_Part):
     blocks: Bytes
     replicas: Annotated[int, Field(ge=1)]
     global_batch: Annotated[int, Field(ge=1)]
+    not_predicted: list[str] = Field(description="Phases before training, which may need memory of their own.")
     cards: list[CardPlan]
     seconds: float
 

@@ -21,7 +21,10 @@ def render(document: Mapping[str, Any], *, details: bool = False) -> str:
     if details:
         for plan in document["cards"]:
             lines += ["", *_details(plan)]
-    return "\n".join([*lines, "", f"memory: {document['grade']}"]) + "\n"
+    lines += ["", f"memory: {document['grade']}"]
+    if document["not_predicted"]:
+        lines.append(f"not predicted: the phases before training ({', '.join(document['not_predicted'])})")
+    return "\n".join(lines) + "\n"
 
 
 def _heading(document: Mapping[str, Any]) -> Iterator[str]:
@@ -64,7 +67,7 @@ def _details(plan: Mapping[str, Any]) -> Iterator[str]:
     yield f"{plan['card']['title']}: what it holds at the fullest instant, in {prediction['peak_in']}"
     rows = [[owner.replace("_", " "), _gib(count)] for owner, count in prediction["by_owner"].items()]
     rows.append(["predicted peak", _gib(memory["peak_bytes"])])
-    for term in ("rounding", "library", "context", "headroom"):
+    for term in ("rounding", "exchange", "library", "context", "headroom"):
         rows.append([f"+ {term}", _gib(memory[f"{term}_bytes"])])
     rows += [["needed", _gib(memory["needed_bytes"])], ["of", _gib(memory["available_bytes"])]]
     yield from _table(("what", "GiB"), rows, left=("what",))

@@ -37,7 +37,7 @@ def plan():
     module = types.ModuleType("planned_trainer")
     sys.modules[module.__name__] = module
 
-    def make(width, depth, cards, **hyperparameters):
+    def make(width, depth, cards, replicas=1, **hyperparameters):
         def build(run):
             layers = [nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(depth)]
             return Modules(nn.Sequential(*layers), blocks=layers)
@@ -47,7 +47,11 @@ def plan():
             {"trainer": "planned_trainer:Planned", "model": "m", "inputs": {"dataset": {"url": "/nowhere"}},
              "hyperparameters": hyperparameters}
         )  # fmt: skip
-        request_ = {"job": job.document(), "replicas": 1, "cards": [dataclasses.asdict(each) for each in cards]}
+        request_ = {
+            "job": job.document(),
+            "replicas": replicas,
+            "cards": [dataclasses.asdict(each) for each in cards],
+        }
         return answer(request_)
 
     yield make
@@ -59,15 +63,25 @@ def test_a_plan_tells_what_is_held_and_what_is_declared(plan):
     found = plan(64, 3, [find_card("L4")], global_batch=16)
     (on_card,) = found["cards"]
     memory = on_card["memory"]
-    terms = ("peak_bytes", "rounding_bytes", "library_bytes", "context_bytes", "headroom_bytes")
+    parts = ("peak", "rounding", "exchange", "library", "context", "headroom")
 
     assert on_card["fits"]
     assert on_card["chosen"] == Candidate(16, 1, False, False).knobs()
-    assert memory["needed_bytes"] == sum(memory[term] for term in terms)
+    assert memory["needed_bytes"] == sum(memory[f"{part}_bytes"] for part in parts)
     assert memory["left_bytes"] == memory["available_bytes"] - memory["needed_bytes"]
     assert memory["peak_bytes"] == sum(on_card["prediction"]["by_owner"].values())
     assert found["parameters"] == 3 * 65 * 64
     assert on_card["settings"]["mixed_precision"]["effective"] == "bf16"
+
+
+def test_several_ranks_keep_their_gradients_twice(plan):
+    """DDP sends them from buckets; a rank alone has none."""
+    (alone,) = plan(64, 3, [find_card("L4")], global_batch=16)["cards"]
+    (shared,) = plan(64, 3, [find_card("L4")], replicas=2, global_batch=16)["cards"]
+
+    assert alone["memory"]["exchange_bytes"] == 0
+    assert shared["memory"]["exchange_bytes"] == 4 * 3 * 65 * 64
+    assert shared["chosen"]["microbatch"] == 8
 
 
 def test_precision_follows_the_card(plan):

@@ -1,0 +1,250 @@
+"""Owns the plan of one job on any number of cards: the fastest settings that fit each, from predictions.
+
+This file must not know how memory is predicted, how a plan is asked for, nor how it is shown.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import gc
+import math
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from app_trainer_sdk.choice import (
+    Candidate,
+    Considered,
+    changes,
+    choose,
+    freed,
+    list_candidates,
+)
+from app_trainer_sdk.contract import SupervisedTrainer
+from app_trainer_sdk.data_facts import DataFacts
+from app_trainer_sdk.errors import BadJob, InternalError, TrainerError
+from app_trainer_sdk.gpus import CARDS, Card
+from app_trainer_sdk.handle import Run
+from app_trainer_sdk.hyperparameters import Hyperparameters
+from app_trainer_sdk.job import Job, check_job
+from app_trainer_sdk.plan import DeviceFacts, Plan, resolve_plan
+from app_trainer_sdk.registry import find_trainer
+from app_trainer_sdk.training.device import DTYPES
+from app_trainer_sdk.training.dry_run import Size, build_shapes
+from app_trainer_sdk.training.predict import Prediction, predict, with_residual
+from app_trainer_sdk.values import JSON
+
+#: A run's length moves no memory; a plan without data assumes one.
+UPDATES = 1000
+#: Processors for each rank, and shared memory, that a rented machine is assumed to have.
+CORES, SHARED_BYTES = 8, 16 << 30
+#: 8-bit state is not considered where it would save less than this share of the card.
+WORTH_SHRINKING = 0.01
+OTHER_KNOBS = ("mixed_precision", "torch_compile", "dataloader_workers")
+STATE = ("parameters", "gradients", "optimizer_state", "average")
+
+
+class Planner:
+    """Plans one job on any number of cards; what is predicted for one serves the others.
+
+    Args:
+        job: the job, valid by itself.
+        replicas: data-parallel ranks, one card each.
+
+    Raises:
+        BadJob: the job asks what its trainer does not have, or the trainer's memory cannot be predicted.
+    """
+
+    def __init__(self, job: Job, *, replicas: int = 1) -> None:
+        self._job = job
+        self._replicas = replicas
+        self._trainer = _supervised(find_trainer(job.trainer)())
+        self._asked, self._row, self._method = check_job(job, type(self._trainer))
+        self._predicted: dict[tuple[Candidate, str], Prediction] = {}
+
+    @functools.cached_property
+    def size(self) -> Size:
+        """Of the whole model."""
+        return Size.of(build_shapes(self._trainer, self._run(self._plan(CARDS[-1], self._asked))))
+
+    def facts(self) -> dict[str, Any]:
+        """What does not depend on the card."""
+        plan = self._plan(CARDS[-1], self._asked)
+        return {
+            "trainer": plan.trainer, "trainer_version": plan.trainer_version, "model": plan.model,
+            "method": plan.method, "parameters": self.size.parameters,
+            "trained_parameters": self.size.trained, "blocks": self.size.blocks, "replicas": self._replicas,
+            "global_batch": plan.examples_per_update, "not_predicted": list(self._trainer.preparation),
+        }  # fmt: skip
+
+    def on(self, card: Card) -> dict[str, Any]:
+        """The plan for one card."""
+        plan = self._plan(card, self._asked)
+        chosen, considered = self._choose(card, self._asked, plan)
+        best = chosen or self._leanest(card, self._asked, plan)
+        prediction = self._checked(best, plan)
+        answer = {
+            "card": dataclasses.asdict(card), "fits": chosen is not None, "precision": plan.precision,
+            "chosen": chosen.knobs() if chosen else None,
+            "relative_time": round(best.relative_time, 4) if chosen else None,
+            "memory": self._terms(prediction, card), "prediction": prediction.document(),
+            "considered": [_told(each) for each in considered],
+            "settings": self._settings(plan, best, fits=chosen is not None),
+        }  # fmt: skip
+        if chosen is None:
+            answer["sharding"] = _sharding(prediction, self._terms(prediction, card))
+            answer["nearest"] = self._nearest(card)
+        return answer
+
+    def inference(self, card: Card) -> dict[str, Any]:
+        """The terms of one forward pass over the longest row with what training makes."""
+        plan = self._plan(card, self._asked)
+        run = self._run(plan, Candidate(1, 1, False, False))
+        prediction = predict(self._trainer, run, kind="cuda", size=self.size, updates=0)
+        return {"precision": plan.precision, "memory": self._terms(prediction, card)}
+
+    def _choose(
+        self, card: Card, settings: Hyperparameters, plan: Plan
+    ) -> tuple[Candidate | None, list[Considered]]:
+        def needs(candidate: Candidate) -> int:
+            return self._terms(self._predict(candidate, plan), card)["needed_bytes"]
+
+        return choose(self._candidates(card, settings, plan), needs, card.memory_bytes)
+
+    def _candidates(self, card: Card, settings: Hyperparameters, plan: Plan) -> list[Candidate]:
+        saves = 6 * self.size.trained >= WORTH_SHRINKING * card.memory_bytes
+        return list_candidates(
+            settings, plan.examples_per_update // self._replicas, minimum_rows=self._trainer.minimum_rows,
+            coupled_rows=self._trainer.coupled_rows, can_recompute=self.size.blocks > 0,
+            can_shrink_state=saves and settings.optimizer == "adamw",
+        )  # fmt: skip
+
+    def _leanest(self, card: Card, settings: Hyperparameters, plan: Plan) -> Candidate:
+        """What comes nearest to fitting."""
+        candidates = self._candidates(card, settings, plan)
+        return min(
+            candidates, key=lambda each: (-each.gradient_checkpointing, -each.optim_8bit, each.microbatch)
+        )
+
+    def _nearest(self, card: Card) -> dict[str, Any]:
+        """Settings that would fit this card, and the smallest card that would fit the job's own."""
+        open_settings = freed(self._asked)
+        chosen, _ = self._choose(card, open_settings, self._plan(card, open_settings))
+        larger = sorted((each for each in CARDS if each.memory_bytes > card.memory_bytes), key=_size_of)
+        fits = (each for each in larger if self._choose(each, self._asked, self._plan(each, self._asked))[0])
+        return {
+            "settings": changes(self._asked, chosen) if chosen else None,
+            "card": next((each.name for each in fits), None),
+        }
+
+    def _predict(self, candidate: Candidate, plan: Plan) -> Prediction:
+        key = (candidate, plan.precision)
+        if key not in self._predicted:
+            run = self._run(plan, candidate)
+            try:
+                self._predicted[key] = predict(self._trainer, run, kind="cuda", size=self.size)
+            except TrainerError:
+                raise
+            except Exception as error:
+                raise InternalError(
+                    f"{self._trainer.name} cannot be rehearsed without data: {type(error).__name__}: {error}",
+                    expected="build_model(weights=False), largest_batch and loss to work on shapes alone",
+                ) from error
+            gc.collect()  # a rehearsal leaves cycles behind, with which the process would grow
+        return self._predicted[key]
+
+    def _checked(self, candidate: Candidate, plan: Plan) -> Prediction:
+        prediction = self._predict(candidate, plan)
+        if prediction.residual is None:
+            prediction = with_residual(prediction, self._trainer, self._run(plan, candidate), kind="cuda")
+            self._predicted[candidate, plan.precision] = prediction
+        return prediction
+
+    def _plan(self, card: Card, settings: Hyperparameters) -> Plan:
+        device = DeviceFacts(
+            "cuda", card.title, bf16=card.bf16, cores=CORES * self._replicas, memory_bytes=card.memory_bytes,
+            cores_why=f"{CORES} processors for each rank, assumed", shared_memory_bytes=SHARED_BYTES,
+        )  # fmt: skip
+        length = {"updates": UPDATES, "epochs": "auto"} if settings.updates == "auto" else {}
+        trainer = self._trainer
+        return resolve_plan(
+            settings.model_copy(update=length), trainer=trainer.name, trainer_version=trainer.version,
+            model=self._row.name, method=self._method, device=device, replicas=self._replicas,
+            data=DataFacts(None, minimum_rows=trainer.minimum_rows, coupled_rows=trainer.coupled_rows),
+            asked=self._job.hyperparameters, parameters=self._row.parameters,
+        )  # fmt: skip
+
+    def _run(self, plan: Plan, candidate: Candidate | None = None) -> Run:
+        settings = plan.resolved(self._asked)
+        if candidate is not None:
+            settings = settings.model_copy(update=candidate.knobs())
+        nowhere = Path(tempfile.gettempdir())
+        return Run(
+            settings=settings, model=self._row, method=self._method, directory=nowhere, cache=nowhere,
+            device=torch.device("cpu"), dtype=DTYPES[plan.precision],
+        )  # fmt: skip
+
+    def _terms(self, prediction: Prediction, card: Card) -> dict[str, int]:
+        """What the card has to hold, term by term: what was predicted is never mixed with what was declared."""
+        peak, rounding = prediction.peak.total, prediction.peak.rounding
+        step = prediction.phases.get("step")
+        # DDP keeps a second copy of the gradients, in buckets that are sent as one.
+        exchange = step.by_owner["gradients"] if step is not None and self._replicas > 1 else 0
+        headroom = card.headroom(peak + exchange)
+        needed = peak + rounding + exchange + card.library_bytes + card.context_bytes + headroom
+        return {
+            "peak_bytes": peak, "rounding_bytes": rounding, "exchange_bytes": exchange,
+            "library_bytes": card.library_bytes, "context_bytes": card.context_bytes,
+            "headroom_bytes": headroom, "needed_bytes": needed, "available_bytes": card.memory_bytes,
+            "left_bytes": card.memory_bytes - needed,
+        }  # fmt: skip
+
+    def _settings(self, plan: Plan, candidate: Candidate, *, fits: bool) -> dict[str, Any]:
+        """Every knob of speed and memory: asked, effective, why."""
+        told = {}
+        knobs = candidate.knobs()
+        for name in ("global_batch", *knobs, *OTHER_KNOBS):
+            knob = plan.settings[name]
+            if name in knobs and knob.requested == "auto":
+                why = _why(knobs[name]) if fits else "the leanest, which does not fit"
+                knob = dataclasses.replace(knob, effective=knobs[name], why=why)
+            told[name] = dataclasses.asdict(knob)
+        return told
+
+
+def _why(value: JSON) -> str:
+    if isinstance(value, bool):
+        return "saves what would not fit otherwise" if value else "costs time, and it fits without"
+    return "the fastest split of the update that fits"
+
+
+def _supervised(trainer: Any) -> SupervisedTrainer:
+    if not isinstance(trainer, SupervisedTrainer):
+        raise BadJob(
+            f"the trainer {trainer.name} has a loop of its own, whose memory cannot be predicted",
+            expected="a SupervisedTrainer", setting="/trainer",
+        )  # fmt: skip
+    return trainer
+
+
+def _size_of(card: Card) -> int:
+    return card.memory_bytes
+
+
+def _sharding(prediction: Prediction, terms: Mapping[str, int]) -> dict[str, Any]:
+    """How many cards would have to share weights, gradients and optimizer state; None where no number helps."""
+    step = prediction.phases["step"].by_owner
+    state = sum(step[owner] for owner in STATE)
+    left = terms["available_bytes"] - max(0, terms["needed_bytes"] - state)
+    return {"state_bytes": state, "cards": math.ceil(state / left) if left > 0 else None}
+
+
+def _told(considered: Considered) -> dict[str, Any]:
+    return {
+        **considered.candidate.knobs(), "relative_time": round(considered.candidate.relative_time, 4),
+        "needed_bytes": considered.needed, "verdict": considered.verdict,
+    }  # fmt: skip
