@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -290,10 +289,6 @@ def test_a_process_prints_the_table(desk: Path, document):
     assert render_table(document) == describe("toy_desk:Toy", "--table", directory=desk).decode()
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("trainer_images.text.trainer") is None,
-    reason="the text trainer is not in this checkout",
-)
 def test_the_installed_trainers_keep_the_schema(desk: Path):
     """What this installation serves is valid, from a process in which torch cannot be imported."""
     served = json.loads(describe(directory=desk))

@@ -232,10 +232,6 @@ def test_a_reference_whose_module_raises(site: Path):
     assert caught.value.code == ExitCode.DEPENDENCY_UNAVAILABLE
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("trainer_images.text.trainer") is None,
-    reason="the text trainer is not in this checkout",
-)
 def test_installed_trainers_are_whole():
     """Every entry point of this installation leads to a trainer of its name."""
     installed = {entry.name for entry in importlib.metadata.entry_points(group=GROUP)}
