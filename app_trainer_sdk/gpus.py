@@ -52,8 +52,8 @@ def _card(
     return Card(name, title, int(gib * GIB), architecture, bf16, context * MIB, library * MIB)
 
 
-#: Totals are the least that torch's out-of-memory messages of such cards tell; contexts are round numbers above
-#: what torch 2 processes were seen to take. All declared: a pilot on the card measures them.
+#: All declared: a pilot on the card measures them. Totals of H200, RTX 4090 and L40S are those that published
+#: out-of-memory messages of torch tell; the others, contexts and workspaces are estimates on the safe side.
 CARDS = (
     _card("T4", "NVIDIA T4 16 GB", 14.5, "7.5", bf16=False, context=400),
     _card("L4", "NVIDIA L4 24 GB", 21.9, "8.9", context=400),
