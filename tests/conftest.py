@@ -1,6 +1,22 @@
-"""Owns how hypothesis runs here: its time limits say how busy the machine is, and nothing of the code."""
+"""Owns how the suite runs: hypothesis without time limits, and files that take minutes before the others."""
 
+from __future__ import annotations
+
+import pytest
 from hypothesis import HealthCheck, settings
 
+# Its time limits say how busy the machine is, and nothing of the code.
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared")
+
+#: Files are dealt to processes in this order: one of these at the end would leave the other process idle.
+LONGEST = (
+    "test_readme.py", "test_killed.py", "test_kills.py", "test_compiled.py", "test_memory.py", "test_new.py",
+    "test_team.py",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first; everything else stays in its order."""
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.name, len(LONGEST)))
