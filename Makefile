@@ -25,7 +25,7 @@ demo: setup
 	cat build/demo/report.md
 
 test: setup
-	$(RUN) -m pytest --numprocesses 2 --dist loadfile
+	$(RUN) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 # Hundreds of kills where the tests make thirty; each job must end as one that nobody touched.
 SOAK_KILLS ?= 300
