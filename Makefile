@@ -24,8 +24,9 @@ demo: setup
 	$(VENV)/bin/app-trainer run --job trainer_images/text/examples/demo.json --job-dir build/demo
 	cat build/demo/report.md
 
+# One process more than there are cores: many tests wait for processes of their own.
 test: setup
-	$(RUN) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	$(RUN) -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 # Hundreds of kills where the tests make thirty; each job must end as one that nobody touched.
 SOAK_KILLS ?= 300

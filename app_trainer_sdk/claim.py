@@ -13,8 +13,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from app_trainer_sdk.errors import BadJob, DependencyUnavailable, DiskFull, is_disk_full
-from app_trainer_sdk.files import read_json
+from app_trainer_sdk.changes import NEVER, OPTION, SETTINGS
+from app_trainer_sdk.errors import BadJob, DependencyUnavailable, DiskFull, Problem, is_disk_full
+from app_trainer_sdk.files import read_json, remove_tree
 from app_trainer_sdk.job import Job
 from app_trainer_sdk.paths import JobDirectory
 
@@ -40,14 +41,29 @@ def is_finished(layout: JobDirectory, job: Job) -> bool:
     there = _read_ours(layout.job)
     if there and there.get("job_id") != job.identifier():
         raise BadJob(
-            f"{layout.root} belongs to job {there.get('job_id')}",
-            expected=f"a directory of job {job.identifier()}",
-            setting="--job-dir, or the job back to what it was, or say with --allow-change what may differ",
-        )
+            f"{layout.root} belongs to job {there.get('job_id')}, not to {job.identifier()}:",
+            problems=_differences(there, job.document()),
+            expected=f"a directory of job {job.identifier()}", setting="--job-dir, or the job back",
+        )  # fmt: skip
     finished = _read_ours(layout.result).get("status") == "succeeded"
     if finished and there:
         _refuse_changes(there, job.document(), layout)
     return finished
+
+
+def free_if_untrained(layout: JobDirectory, job: Job) -> None:
+    """Let another job have a directory in which nothing was trained: it has no checkpoint and is not finished.
+
+    A start that failed before the first checkpoint must not keep its mended job out.
+    """
+    there, asked = _read_ours(layout.job), job.document()
+    trained = any(layout.checkpoints.glob("step-*"))
+    if not there or trained or _read_ours(layout.result).get("status") == "succeeded":
+        return
+    ours = {name: there.get(name) for name in {*there, *asked} - {"callbacks", "job_id"}}
+    if ours != {name: asked.get(name) for name in ours} or there.get("job_id") != job.identifier():
+        remove_tree(layout.inputs)
+        layout.job.unlink()
 
 
 @contextlib.contextmanager
@@ -109,13 +125,40 @@ def make_folder(folder: Path, *, setting: str = "--job-dir") -> None:
 
 def _refuse_changes(there: Mapping[str, Any], asked: Mapping[str, Any], layout: JobDirectory) -> None:
     """A name of its own does not make a changed job the finished one."""
-    parts = ("trainer", "model", "method", "hyperparameters")
-    changed = [part for part in parts if there.get(part) != asked.get(part)]
+    changed = _differences({**there, "inputs": {}}, {**asked, "inputs": {}}, resumable=False)
     if changed:
         raise BadJob(
-            f"{layout.root} holds job {there['job_id']} finished with another {' and '.join(changed)}",
-            expected="the job as it was", setting="--job-dir or job_id, or the job back",
+            f"{layout.root} holds job {there['job_id']}, finished as another job:", problems=changed,
+            setting="--job-dir or job_id, or the job back",
         )  # fmt: skip
+
+
+def _differences(
+    there: Mapping[str, Any], asked: Mapping[str, Any], *, resumable: bool = True
+) -> list[Problem]:
+    """Where the job that was asked differs from the directory's, each with the option that would allow it."""
+    problems = [
+        Problem(f"/{part}", repr(asked.get(part)), f"{there.get(part)!r}, as in the directory", NEVER[part])
+        for part in ("trainer", "model", "method")
+        if there.get(part) != asked.get(part)
+    ]
+    for part, field in (("hyperparameters", SETTINGS), ("inputs", "")):
+        before, now = there.get(part) or {}, asked.get(part) or {}
+        for name in sorted({*before, *now}):
+            if before.get(name) == now.get(name):
+                continue
+            allowed = f"{OPTION} {field + name if field else 'dataset'}"
+            problems.append(
+                Problem(
+                    f"/{part}/{name}", _told(now, name), f"{_told(before, name)}, as in the directory",
+                    allowed if resumable and field + name not in NEVER else "",
+                )
+            )  # fmt: skip
+    return problems
+
+
+def _told(values: Mapping[str, Any], name: str) -> str:
+    return repr(values[name]) if name in values else "nothing"
 
 
 def _read_ours(path: Path) -> dict[str, Any]:

@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from app_trainer_sdk import __version__
 
 if TYPE_CHECKING:
     from app_trainer_sdk.catalog import Floor, ModelRow, Requirements, WeightSource
@@ -40,11 +43,9 @@ PHASES_AFTER = {
 
 def describe_document(trainers: Iterable[type[Trainer]]) -> dict[str, Any]:
     """What ``trainers`` offer, as JSON values; its shape is :mod:`app_trainer_sdk.describe_schema`."""
-    from importlib.metadata import version
-
     return {
         "schema": SCHEMA,
-        "sdk_version": version("app-trainer-sdk"),
+        "sdk_version": __version__,
         "trainers": [_trainer(each) for each in sorted(trainers, key=lambda trainer: trainer.name)],
     }
 
@@ -191,6 +192,8 @@ def _floor(floor: Floor | None) -> dict[str, Any]:
 if __name__ == "__main__":
     # One short answer: nothing built here dies before the process does, so the collector has nothing to find.
     gc.disable()
+    # Nor is a plugin of pydantic's wanted, for which it would search every installed distribution.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     status = main()
     gc.freeze()
     sys.exit(status)

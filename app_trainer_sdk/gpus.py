@@ -70,21 +70,23 @@ CARDS = (
 
 
 def find_card(word: str) -> Card:
-    """The card a person means: its name in any case, a beginning that only one has, or its memory (``24GiB``).
+    """The card a person means: its name in any case, without its memory where one has it, or just a memory.
+
+    ``GiB`` are 2**30 bytes and ``GB`` 10**9, as on the box.
 
     Raises:
         BadJob: no card is called so, or several.
     """
     plain = _plain(word)
     exact = [card for card in CARDS if _plain(card.name) == plain]
-    near = exact or [card for card in CARDS if plain and _plain(card.name).startswith(plain)]
+    near = exact or [card for card in CARDS if _plain(card.name.rsplit("-", 1)[0]) == plain]
     if len(near) == 1:
         return near[0]
-    size = re.fullmatch(r"(\d+(?:\.\d+)?)\s*gi?b", word.strip(), re.IGNORECASE)
+    size = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(gi?b)", word.strip(), re.IGNORECASE)
     if size and float(size[1]) > 0:
-        return Card(
-            word.strip(), f"a card of {size[1]} GiB", int(float(size[1]) * GIB), "", True, 600 * MIB, 32 * MIB
-        )
+        unit = GIB if size[2].lower() == "gib" else 10**9
+        title = f"a card of {size[1]} {'GiB' if unit == GIB else 'GB'}"
+        return Card(word.strip(), title, int(float(size[1]) * unit), "", True, 600 * MIB, 32 * MIB)
     names = [card.name for card in near or CARDS]
     hint = did_you_mean(word, names)
     expected = "one of them" if near else "a card of the catalog, or its memory such as 24GiB"

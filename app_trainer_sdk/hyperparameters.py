@@ -40,6 +40,7 @@ class Hyperparameters(BaseModel):
 
     model_config = ConfigDict(
         extra="forbid", strict=True, frozen=True, allow_inf_nan=False, validate_default=True,
+        defer_build=True,
         use_attribute_docstrings=False,
     )  # fmt: skip
 

@@ -17,11 +17,11 @@ from typing import Any
 
 from app_trainer_sdk import __version__
 from app_trainer_sdk.changes import check_allowed
-from app_trainer_sdk.claim import alone_in, is_finished, make_folder, under_its_name
+from app_trainer_sdk.claim import alone_in, free_if_untrained, is_finished, make_folder, under_its_name
 from app_trainer_sdk.console import Console, seconds_text
 from app_trainer_sdk.errors import ExitCode, StopReason, StopRequested, TrainerError
 from app_trainer_sdk.events import EventLog
-from app_trainer_sdk.files import write_json
+from app_trainer_sdk.files import read_json, write_json
 from app_trainer_sdk.inputs import fetch_inputs, fetch_weights
 from app_trainer_sdk.job import Job, check_job, load_job
 from app_trainer_sdk.narrator import Narrator
@@ -74,6 +74,7 @@ def run_job(
 def _go_on(
     job: Job, layout: JobDirectory, console: Console, ranks: int, allow_changes: Sequence[str]
 ) -> ExitCode:
+    free_if_untrained(layout, job)
     job = under_its_name(layout, job, may_change=bool(allow_changes))
     if is_finished(layout, job):
         console.lines([f"{job.identifier()} is already complete: see {layout.report}; nothing was changed"])
@@ -123,6 +124,7 @@ class Supervisor:
 
     def _outcome(self) -> dict[str, Any]:
         try:
+            self._put_away_result()
             if not self._layout.job.exists():
                 write_json(self._layout.job, self._job.document())
             self._narrator.say("job.accepted", status="running", sdk=__version__)
@@ -131,6 +133,13 @@ class Supervisor:
         except (Exception, StopRequested) as error:  # noqa: BLE001 - the end is told whatever it is
             failure = describe_failure(error, phase=self._narrator.phase, step=self._narrator.step)
             return outcome_document(ExitCode(failure["code"]), failure=failure)
+
+    def _put_away_result(self) -> None:
+        """The result of an earlier attempt goes to its folder: nobody must take it for this one's."""
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+            folder = self._layout.attempt(int(read_json(self._layout.result)["attempt"]))
+            for path in (self._layout.report, self._layout.result):
+                path.replace(folder / path.name)
 
     def _prepare_start(self) -> None:
         """Make inputs and weights local; a rank never downloads."""

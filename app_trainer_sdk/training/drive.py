@@ -66,7 +66,8 @@ class Drive:
         self._elapsed_before = 0.0
         self._started = desk.clock()
         self._said = 0.0
-        self._first_step = 0
+        self._paced: tuple[float, int] | None = None
+        self._last_seconds = 0.0
         self._pending: list[str] = []
         self._saver = Saver()
         self._best = Best.of(desk.plan)
@@ -126,7 +127,8 @@ class Drive:
         try:
             for info in steps:
                 now = self._desk.clock()
-                self._metrics.add(info, now - before)
+                self._last_seconds = now - before
+                self._metrics.add(info, self._last_seconds)
                 for variant in info.recovered:
                     self._desk.channel.say("recovered", step=info.step, **variant)
                 before = now
@@ -273,7 +275,7 @@ class Drive:
     def _take_up(self, saved: Snapshot) -> None:
         """Continue where a checkpoint left off: cut what was written past it, put the generators back."""
         values: Any = saved.values["driver"]
-        self._step = self._saved_step = self._first_step = int(values["step"])
+        self._step = self._saved_step = int(values["step"])
         self._elapsed_before = float(values["elapsed_seconds"])
         self._pending = [str(split) for split in values["evaluations_pending"]]
         self._best.take_up(values["best"])
@@ -300,15 +302,24 @@ class Drive:
         self._said = now
         self._metrics.flush()
         latest = self._metrics.latest
-        made = self._step - self._first_step
-        rate = made / (now - self._started) if made else 0.0
+        rate, left = self._pace(now)
         self._desk.channel.say(
-            "progress", step=self._step, total=last, updates_per_second=rate,
-            eta_seconds=(last - self._step) / rate if rate else None,
+            "progress", step=self._step, total=last, updates_per_second=rate, eta_seconds=left,
             metrics={name: latest.get(name) for name in ("loss", "learning_rate", "gradient_norm")},
             nonfinite=latest.get("nonfinite", []), seconds=latest.get("seconds"),
             data_seconds=latest.get("data_seconds"),
         )  # fmt: skip
+
+    def _pace(self, now: float) -> tuple[float, float | None]:
+        """Updates a second and seconds left, by this attempt's updates after its first, which warms up."""
+        if self._paced is None:
+            self._paced = now, self._step
+            return 1.0 / max(self._last_seconds, 1e-9), None
+        since, first = self._paced
+        if self._step == first:
+            return 0.0, None
+        rate = (self._step - first) / max(now - since, 1e-9)
+        return rate, (self._desk.plan.updates - self._step) / rate
 
 
 def is_trained(checkpoint: Checkpoint, plan: Plan) -> bool:

@@ -27,7 +27,9 @@ Value = TypeVar("Value")
 #: The first pass of a phase leaves library state behind that nothing names (imports, thread pools, kernel
 #: caches: 7 to 70 MiB were seen); once the same phase has run in this process, less has to be explained.
 COLD_TOLERANCE_BYTES = 128 * MIB
-WARM_TOLERANCE_BYTES = MIB
+#: Libraries keep something for each new shape too: 1.4 MiB were seen in the second pass of an extraction.
+WARM_TOLERANCE_BYTES = 8 * MIB
+CONSTANTS_BYTES = MIB
 MOST_HOLDERS_TOLD = 3
 
 #: Phases that ended well in this process: what libraries keep, they keep once for each process.
@@ -266,7 +268,7 @@ def _without_constants(survivors: Sequence[Held]) -> Sequence[Held]:
     the same, and a module that is imported already hides nothing.
     """
     constants = [held for held in survivors if held.imported and not held.graphs]
-    if sum(held.bytes for held in constants) > WARM_TOLERANCE_BYTES:
+    if sum(held.bytes for held in constants) > CONSTANTS_BYTES:
         return survivors
     return [held for held in survivors if held not in constants]
 

@@ -44,9 +44,10 @@ def floors_of(trainer: type[Trainer]) -> dict[str, Any]:
     return {"digest": floors_digest(trainer), "floors": floors}
 
 
-def model_floors(trainer: type[Trainer], model: str) -> dict[str, Any]:
-    """The floors of one model, by method and for inference."""
-    floors = {method: _floor(trainer, model, method) for method in trainer.methods}
+def model_floors(trainer: type[Trainer], model: str, methods: Sequence[str] | None = None) -> dict[str, Any]:
+    """The floors of one model, by method and for inference; of some methods only when they are named."""
+    chosen = trainer.methods if methods is None else methods
+    floors = {method: _floor(trainer, model, method) for method in chosen}
     told = Planner(floor_job(trainer, model, trainer.methods[0])).inference(FLOOR_CARD)
     settings = {"pass": "forward over one longest row"}
     return {**floors, "inference": floor_document(told["memory"], told["precision"], settings=settings)}

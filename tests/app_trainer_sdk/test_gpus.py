@@ -11,10 +11,11 @@ from app_trainer_sdk.gpus import CARDS, GIB, find_card
 @pytest.mark.parametrize(
     ("word", "name"),
     [("H200", "H200"), ("h100", "H100-80"), ("a100-80", "A100-80"), ("A100 80", "A100-80"), ("4090", None),
-     ("RTX4090", "RTX-4090"), ("rtx 4090", "RTX-4090"), ("L4", "L4"), ("mi300x", "MI300X")],
+     ("RTX4090", "RTX-4090"), ("rtx 4090", "RTX-4090"), ("L4", "L4"), ("mi300x", "MI300X"),
+     ("H20", None), ("L40", None)],
 )  # fmt: skip
 def test_a_card_is_found_by_what_people_write(word, name):
-    """In any case, without the dashes, or by a beginning that only one card has."""
+    """In any case, without the dashes, or without its memory; a mere beginning is another card."""
     if name is None:
         with pytest.raises(BadJob, match="is not known"):
             find_card(word)
@@ -26,6 +27,7 @@ def test_a_card_is_named_by_its_memory():
     card = find_card("24GiB")
 
     assert (card.memory_bytes, card.bf16) == (24 * GIB, True)
+    assert find_card("24 GB").memory_bytes == 24 * 10**9
 
 
 @pytest.mark.parametrize(

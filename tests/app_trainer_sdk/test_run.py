@@ -165,6 +165,8 @@ def test_a_directory_belongs_to_one_job(finished: Any, tmp_path: Path):
 
     assert code is ExitCode.BAD_JOB
     assert "belongs to job" in told
+    assert "/hyperparameters/updates: found 13; expected" in told
+    assert "--allow-change settings/updates" in told
     assert (
         in_process({**document, "callbacks": "http://h/"}, tmp_path, finished.directory)[0]
         is ExitCode.SUCCEEDED
@@ -185,7 +187,22 @@ def test_a_name_of_its_own_does_not_hide_a_change(tmp_path: Path):
     assert in_process(asked, tmp_path, directory)[0] is ExitCode.SUCCEEDED
     code, told = in_process({**asked, "hyperparameters": {"updates": 4}}, tmp_path, directory)
     assert code is ExitCode.BAD_JOB
-    assert "finished with another hyperparameters" in told
+    assert "finished as another job" in told
+    assert "/hyperparameters/updates: found 4; expected 3, as in the directory" in told
+
+
+def test_a_start_that_trained_nothing_keeps_no_other_job_out(tmp_path: Path):
+    """A missing input is told with 66; the mended job then runs in the same directory, without any option."""
+    directory = tmp_path / "dir"
+    wrong = {**TOY, "inputs": {"dataset": str(tmp_path / "nope.jsonl")}, "hyperparameters": {"updates": 2}}
+    code, _ = in_process(wrong, tmp_path, directory)
+    mended = {**TOY, "hyperparameters": {"updates": 2}}
+    again, told = in_process(mended, tmp_path, directory)
+
+    assert (code, again) == (ExitCode.INPUT_MISSING, ExitCode.SUCCEEDED), told
+    assert json.loads((directory / "job.json").read_text())["hyperparameters"] == {"updates": 2}
+    assert json.loads((directory / "attempts" / "1" / "result.json").read_text())["exit_code"] == 66
+    assert json.loads((directory / "result.json").read_text())["attempt"] == 2
 
 
 @pytest.mark.parametrize(

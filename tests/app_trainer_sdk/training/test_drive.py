@@ -61,8 +61,9 @@ def test_evaluations_by_cadence(tmp_path):
 def test_progress_ends_at_the_last_update(tmp_path):
     """Whatever the pace, the last progress is the last update, with its numbers."""
     training = train(line_trainer(), tmp_path, **JOB)
-    last = [facts for kind, facts in training.channel.said if kind == "progress"][-1]
+    first, *_, last = [facts for kind, facts in training.channel.said if kind == "progress"]
 
+    assert (first["step"], first["eta_seconds"], last["eta_seconds"]) == (1, None, 0.0)  # one update is no pace
     assert (last["step"], last["total"]) == (6, 6)
     assert last["metrics"]["loss"] == training.metrics()[-1]["loss"]
     assert last["nonfinite"] == []

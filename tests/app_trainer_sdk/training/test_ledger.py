@@ -96,7 +96,7 @@ def test_a_phase_that_keeps(policy):
 
 
 def test_the_second_pass_is_judged_closely():
-    """The first pass of a phase leaves library state; the next may leave 1 MiB, and the row says which rule."""
+    """The first pass of a phase leaves library state; the next may leave less, and the row says which rule."""
     more = WARM_TOLERANCE_BYTES + 1
     book, rows, _ = ledger(100, 100 + more, 100, 100 + more, 100 + more)
     for _ in range(2):
