@@ -57,8 +57,9 @@ def free_if_untrained(layout: JobDirectory, job: Job) -> None:
     A start that failed before the first checkpoint must not keep its mended job out.
     """
     there, asked = _read_ours(layout.job), job.document()
+    began = (layout.root / "attempts").is_dir()  # the file is an earlier start's, and not somebody else's
     trained = any(layout.checkpoints.glob("step-*"))
-    if not there or trained or _read_ours(layout.result).get("status") == "succeeded":
+    if not there or not began or trained or _read_ours(layout.result).get("status") == "succeeded":
         return
     ours = {name: there.get(name) for name in {*there, *asked} - {"callbacks", "job_id"}}
     if ours != {name: asked.get(name) for name in ours} or there.get("job_id") != job.identifier():

@@ -5,10 +5,9 @@ It must not know any particular trainer, and it reads classes without making ins
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from app_trainer_sdk.catalog import ModelRow
@@ -64,7 +63,7 @@ def _check_methods(cls: type, base: type) -> Iterator[str]:
         if name.startswith("_") or not _is_method(value):
             continue
         if name not in contract:
-            near = difflib.get_close_matches(name, contract, n=1, cutoff=0.6)
+            near = _near(name, contract, cutoff=0.6)
             fix = f"did you mean {near[0]}?" if near else f"make it a function, or call it _{name}"
             yield f"method {name} is not part of the contract: {fix}"
         elif name not in OPTIONAL_HOOKS and name not in abstract_names(base):
@@ -98,10 +97,18 @@ def _parameters(function: Callable[..., Any]) -> str:
 def _check_attributes(cls: type, base: type) -> Iterator[str]:
     """A misspelt attribute would leave the default in its place without a word."""
     known = {name for klass in base.__mro__ for name in vars(klass).get("__annotations__", {})}
-    for name in vars(cls):
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
-        if not name.startswith("_") and name not in known and not _is_method(vars(cls)[name]) and near:
+    for name, value in vars(cls).items():
+        if name.startswith("_") or name in known or _is_method(value):
+            continue
+        near = _near(name, known, cutoff=0.75)
+        if near:
             yield f"attribute {name} is not part of the contract: did you mean {near[0]}?"
+
+
+def _near(name: str, known: Iterable[str], *, cutoff: float) -> list[str]:
+    import difflib  # only once something is wrong: every command reads trainers
+
+    return difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
 
 
 def _check_facts(cls: type, base: type) -> Iterator[str]:

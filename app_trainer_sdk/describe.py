@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -192,8 +191,6 @@ def _floor(floor: Floor | None) -> dict[str, Any]:
 if __name__ == "__main__":
     # One short answer: nothing built here dies before the process does, so the collector has nothing to find.
     gc.disable()
-    # Nor is a plugin of pydantic's wanted, for which it would search every installed distribution.
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     status = main()
     gc.freeze()
     sys.exit(status)

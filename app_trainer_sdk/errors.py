@@ -25,7 +25,6 @@ expected, and which setting to change. This file must not know who raises or who
 
 from __future__ import annotations
 
-import difflib
 import enum
 import errno
 from collections.abc import Iterable, Iterator, Sequence
@@ -271,6 +270,8 @@ def _says_disk_full(error: BaseException) -> bool:
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A hint naming the nearest known words, or all of them when none is near."""
     names = sorted(known)
+    import difflib  # only once something is wrong: every command reads this file
+
     near = difflib.get_close_matches(word, names, n=3, cutoff=0.5)
     if near:
         return "did you mean " + " or ".join(repr(name) for name in near) + "?"

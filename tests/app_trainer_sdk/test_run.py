@@ -349,7 +349,7 @@ def interrupted(start_toy: Any) -> tuple[Any, str]:
     toy = start_toy(terminal=screen.inner, updates=12, learning_rate=0.01, noise=0.01, sleep_seconds=0.2)
     os.close(screen.inner)
     screen.wait_for(b"updates/s")
-    screen.wait_for(b"/12  loss")
+    screen.wait_for(b" left")
     os.write(screen.keyboard, b"\x03")
     toy.end()
     time.sleep(0.1)

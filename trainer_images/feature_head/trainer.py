@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from app_trainer_sdk.catalog import ModelRow, Requirements
 from app_trainer_sdk.contract import SupervisedTrainer
-from app_trainer_sdk.handle import Run
 from app_trainer_sdk.hyperparameters import Hyperparameters
 from app_trainer_sdk.values import (
     JSON,
@@ -30,6 +29,7 @@ from trainer_images.feature_head.hyperparameters import FeatureHeadHyperparamete
 from trainer_images.feature_head.models import MODELS
 
 if TYPE_CHECKING:
+    from app_trainer_sdk.handle import Run
     from app_trainer_sdk.training.randomness import Random
 
 
