@@ -6,11 +6,11 @@ the driver does all that. What lives meanwhile is in ``state``, an update is mad
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from app_trainer_sdk.errors import Diverged, InternalError
 from app_trainer_sdk.hyperparameters import Hyperparameters
@@ -75,6 +75,7 @@ def assemble(
     loss = wrap(trainer, modules, settings, run.device)
     _check_batch_norm(trainer, modules.root)
     names = optim.parameter_names(modules.root)
+    _check_precision(settings, names)
     optimizer = optim.build_optimizer(
         trainer.parameter_groups(run, modules), settings, run.device, modules.root
     )
@@ -199,6 +200,16 @@ def _feed(trainer: SupervisedTrainer, run: Run, state: SupervisedState) -> Feed 
         position=state.counters.position, microbatch=settings.microbatch, workers=settings.dataloader_workers,
         rank=state.team.rank, ranks=state.team.size,
     )  # fmt: skip
+
+
+def _check_precision(settings: Hyperparameters, names: Mapping[Tensor, str]) -> None:
+    """Under a loss scale weights train in fp32: an fp16 gradient cannot be unscaled without loss."""
+    half = [name for parameter, name in names.items() if parameter.dtype == torch.float16]
+    if settings.mixed_precision == "fp16" and half:
+        raise InternalError(
+            f"{half[0]} would train in fp16 under a loss scale", expected="trainable parameters in fp32",
+            setting="build_model to keep them in fp32, or /hyperparameters/mixed_precision",
+        )  # fmt: skip
 
 
 def _check_batch_norm(trainer: SupervisedTrainer, root: nn.Module) -> None:
