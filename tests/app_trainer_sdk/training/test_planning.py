@@ -127,7 +127,7 @@ def test_a_trainer_with_a_loop_of_its_own_is_refused():
     share=strategies.sampled_from([1, 6, 16]), spare=strategies.floats(-0.3, 1.0),
 )  # fmt: skip
 @hypothesis.settings(
-    max_examples=6, deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
+    max_examples=4, deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
 )
 def test_a_plan_never_predicts_above_the_card_and_a_larger_card_is_never_slower(
     plan, width, depth, share, spare
