@@ -145,7 +145,7 @@ class Drive:
             self._stop(state, stop)
             raise
         finally:
-            _close(steps)
+            end_iterator(steps)
         if self._step < plan.updates and not self._is_over():
             raise InternalError(f"training ended after {self._step} updates", expected=f"{plan.updates}")
 
@@ -231,7 +231,7 @@ class Drive:
                     sums[name] = (before[0] + next(values), before[1] + next(values))
                 self._run.check()
         finally:
-            _close(batches)  # a stop must find the modes and weights of training, not of evaluation
+            end_iterator(batches)  # a stop must find the modes and weights of training, not of evaluation
         return sums
 
     def _save(self, state: Any) -> None:
@@ -348,7 +348,7 @@ def pick_for_export(store: CheckpointStore, plan: Plan) -> tuple[Checkpoint, dic
     raise InternalError(f"the best checkpoint, of step {wanted}, is gone", expected="it beside the last one")
 
 
-def _close(iterator: Iterator[Any]) -> None:
+def end_iterator(iterator: Iterator[Any]) -> None:
     """End a trainer's generator where it stands; other iterators have nothing to end."""
     close = getattr(iterator, "close", None)
     if close is not None:

@@ -11,12 +11,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from app_trainer_sdk.errors import InternalError
 from app_trainer_sdk.files import read_json, remove_tree, sync_directory, write_json
 from app_trainer_sdk.paths import JobDirectory
-from app_trainer_sdk.start import Start
+from app_trainer_sdk.start import START, Start
 from app_trainer_sdk.training.opening import Opened
 from app_trainer_sdk.values import JSON, Artifact, Snapshot
 
@@ -53,16 +54,8 @@ def ask_again(artifact: Artifact, start: Start, check: Callable[[], None]) -> di
     attempt = start.layout.attempt(start.attempt)
     question, answer = attempt / "replay-question.json", attempt / "replay-answer.json"
     write_json(question, {"artifact": artifact.name, "controls": artifact.controls})
-    command = [sys.executable, "-m", "app_trainer_sdk.training.replay", str(attempt / "start.json")]
-    with subprocess.Popen([*command, str(question), str(answer)]) as process:
-        while process.poll() is None:
-            try:
-                check()
-                time.sleep(0.05)
-            except BaseException:
-                process.kill()
-                raise
-    if process.returncode:
+    module = "app_trainer_sdk.training.replay"
+    if run_module(module, attempt / START, question, answer, check=check):
         raise InternalError(f"the artifact {artifact.name} could not be loaded again in a new process")
     answers: Sequence[JSON] = read_json(answer)
     expected = json.loads(json.dumps(artifact.expected))
@@ -71,3 +64,17 @@ def ask_again(artifact: Artifact, start: Start, check: Callable[[], None]) -> di
             f"the exported {artifact.name} answers {answers!r}", expected=f"{expected!r}, as before export"
         )
     return {"asked": len(answers), "same": True}
+
+
+def run_module(module: str, *arguments: Path, check: Callable[[], None]) -> int:
+    """Run a module in a new process, which is killed when ``check`` raises; its exit code."""
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    with subprocess.Popen(command) as process:
+        while process.poll() is None:
+            try:
+                check()
+                time.sleep(0.05)
+            except BaseException:
+                process.kill()
+                raise
+    return process.returncode

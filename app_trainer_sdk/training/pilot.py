@@ -10,26 +10,27 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Any
 
 from app_trainer_sdk import __version__
-from app_trainer_sdk.checkpoints import Checkpoint
+from app_trainer_sdk.checkpoints import IDENTITY, PLAN, Checkpoint
 from app_trainer_sdk.contract import SupervisedTrainer
 from app_trainer_sdk.errors import InternalError
 from app_trainer_sdk.files import read_json, remove_tree, sha256_tree
 from app_trainer_sdk.handle import Run
 from app_trainer_sdk.pilot_verdict import PILOT_SCHEMA, RESTORED_TOLERANCE
 from app_trainer_sdk.report import read_lines
+from app_trainer_sdk.start import START
 from app_trainer_sdk.training.allocated import allocated_peak
 from app_trainer_sdk.training.checkpoint import copied, load_checkpoint
+from app_trainer_sdk.training.drive import end_iterator
 from app_trainer_sdk.training.ema import averaged
 from app_trainer_sdk.training.feed import Rows
-from app_trainer_sdk.training.handover import ask_again, export_artifacts
+from app_trainer_sdk.training.handover import ask_again, export_artifacts, run_module
 from app_trainer_sdk.training.mechanics import learn_a_handful
 from app_trainer_sdk.training.opening import identity_of
 from app_trainer_sdk.training.predict import predict
@@ -170,9 +171,7 @@ def _update(rank: Rank, ready: Ready, run: Run, state: Any, longest: float | Non
             if rank.team.anywhere([enough or len(seconds) >= MOST_UPDATES])[0]:
                 break
     finally:
-        close = getattr(steps, "close", None)
-        if close is not None:
-            close()
+        end_iterator(steps)
     if not seconds:
         raise InternalError("not one update was made", expected="updates on the data")
     # The first one warms up; with a single one there is nothing else to tell.
@@ -197,12 +196,15 @@ def _evaluate(rank: Rank, run: Run, ready: Ready, state: Any) -> dict[str, Any] 
     held_out = trainer.dataset(run, "validation") if isinstance(trainer, SupervisedTrainer) else ()
     rows = 0 if isinstance(held_out, Stream) else len(held_out)
     started, batches = time.perf_counter(), 0
-    with _closing(trainer.evaluate(run, state, "validation")) as terms:
+    terms = trainer.evaluate(run, state, "validation")
+    try:
         for _ in terms:
             batches += 1
             run.check()
             if batches == EVALUATED_BATCHES and rows:
                 break
+    finally:
+        end_iterator(terms)
     if not batches:
         return None
     seconds = time.perf_counter() - started
@@ -224,7 +226,7 @@ def _written(rank: Rank, ready: Ready, state: Any) -> tuple[Checkpoint, dict[str
     snapshot = copied(ready.opened.trainer.snapshot(state))
     stall = time.perf_counter() - started
     values = {**snapshot.values, "driver": {"step": 0}}
-    documents = {"plan.json": ready.plan.document(), "identity.json": identity}
+    documents = {PLAN: ready.plan.document(), IDENTITY: identity}
     saved = ready.store.save(0, Snapshot(snapshot.tensors, values), documents)
     seconds = time.perf_counter() - started
     return saved, {"stall_seconds": stall, "write_seconds": seconds, "bytes": saved.size_bytes}
@@ -237,16 +239,10 @@ def _restore(
     rank.enter("restore")
     attempt = rank.layout.attempt(rank.start.attempt)
     answer = attempt / "restored.json"
-    words = ["-m", "app_trainer_sdk.training.restore", attempt / "start.json", checkpoint.path, answer]
-    with ready.ledger.phase("restore"), subprocess.Popen([sys.executable, *map(str, words)]) as process:
-        while process.poll() is None:
-            try:
-                rank.token.check()
-                time.sleep(0.05)
-            except BaseException:
-                process.kill()
-                raise
-    if process.returncode:
+    module = "app_trainer_sdk.training.restore"
+    with ready.ledger.phase("restore"):
+        code = run_module(module, attempt / START, checkpoint.path, answer, check=rank.token.check)
+    if code:
         raise InternalError("the checkpoint could not be taken up in a new process", expected="exit code 0")
     told = read_json(answer)
     there = told["evaluation"]
@@ -308,16 +304,6 @@ def _about(rank: Rank, ready: Ready) -> dict[str, Any]:
         "phases": rows, "data": dict(ready.opened.examination.facts), "shown": [], "mechanics": None,
         "predicted": None,
     }  # fmt: skip
-
-
-@contextmanager
-def _closing(iterator: Iterator[Any]) -> Iterator[Iterator[Any]]:
-    try:
-        yield iterator
-    finally:
-        close = getattr(iterator, "close", None)
-        if close is not None:
-            close()
 
 
 def _close(here: float | None, there: float | None) -> bool:
