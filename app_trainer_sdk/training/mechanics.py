@@ -17,7 +17,7 @@ from app_trainer_sdk.training.evaluation import measure_batch, measuring
 from app_trainer_sdk.training.feed import LoadedWindow, Microbatch, to_device
 from app_trainer_sdk.training.metrics import read_numbers
 from app_trainer_sdk.training.order import Window
-from app_trainer_sdk.training.update import look_ahead, settle_update, start_update
+from app_trainer_sdk.training.rehearsal import make_update
 from app_trainer_sdk.values import Batch
 
 if TYPE_CHECKING:
@@ -46,7 +46,9 @@ def learn_a_handful(trainer: SupervisedTrainer, run: Run, ids: numpy.ndarray, ba
     first = last = _loss(trainer, run, state, batch)
     updates = 0
     while updates < MOST_UPDATES and not _learned(first, last):
-        updates += _update(trainer, run, state, ids, batch)
+        run.check()
+        make_update(trainer, run, state, _window(state.counters.position, ids, batch))
+        updates += 1
         if updates % 5 == 0:
             last = _loss(trainer, run, state, batch)
     return {
@@ -65,18 +67,9 @@ def _constant(run: Run) -> Run:
     return dataclasses.replace(run, settings=run.settings.model_copy(update=changed))
 
 
-def _update(
-    trainer: SupervisedTrainer, run: Run, state: SupervisedState, ids: numpy.ndarray, batch: Batch
-) -> int:
-    run.check()
-    position = state.counters.position
+def _window(position: int, ids: numpy.ndarray, batch: Batch) -> LoadedWindow:
     window = Window(position, 0, ids, position + len(ids))
-    loaded = LoadedWindow(window, [Microbatch(batch, 0, 0, len(ids))], 1, 0.0)
-    buffers = state.buffers.copies()
-    update = start_update(run, state, loaded, state.team.agree(loaded.units, loaded.empty))
-    look_ahead(run, state, update, None)
-    settle_update(trainer, state, update, buffers)
-    return 1
+    return LoadedWindow(window, [Microbatch(batch, 0, 0, len(ids))], 1, 0.0)
 
 
 def _loss(trainer: SupervisedTrainer, run: Run, state: SupervisedState, batch: Batch) -> float | None:

@@ -21,7 +21,7 @@ from app_trainer_sdk.contract import SupervisedTrainer, Trainer
 from app_trainer_sdk.data_facts import DataFacts
 from app_trainer_sdk.errors import BadData, BadJob, InternalError
 from app_trainer_sdk.files import read_json, write_json
-from app_trainer_sdk.handle import Run
+from app_trainer_sdk.handle import Run, no_check, no_progress
 from app_trainer_sdk.hyperparameters import Hyperparameters
 from app_trainer_sdk.job import check_job
 from app_trainer_sdk.paths import JobDirectory
@@ -32,6 +32,7 @@ from app_trainer_sdk.training.checkpoint import CheckpointStore, load_checkpoint
 from app_trainer_sdk.training.device import DTYPES, device_facts, pick_device
 from app_trainer_sdk.training.identity import compare_identity, describe_identity
 from app_trainer_sdk.training.ledger import Ledger
+from app_trainer_sdk.training.memory import probe_for
 from app_trainer_sdk.training.optim import eight_bit_problem
 from app_trainer_sdk.training.phases import run_phases
 from app_trainer_sdk.training.random_state import random_problem
@@ -135,6 +136,13 @@ def prepare(opened: Opened, plan: Plan, ledger: Ledger, *, verify: bool = True) 
     )  # fmt: skip
     run_phases(opened.trainer, run, ledger, verify=verify)
     return dataclasses.replace(opened, run=run)
+
+
+def open_again(start: Start) -> Opened:
+    """The job as its rank has planned and prepared it, for a new process that only looks."""
+    ledger = Ledger(probe_for(pick_device()), lambda row: None, policy="report")
+    opened = open_job(start, ledger=ledger, check=no_check, progress=no_progress)
+    return prepare(opened, Plan.from_document(read_json(start.layout.plan)), ledger, verify=False)
 
 
 def identity_of(opened: Opened, start: Start, plan: Plan) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from app_trainer_sdk.training.feed import LoadedWindow, Microbatch, to_device
 from app_trainer_sdk.training.order import Window
 from app_trainer_sdk.training.state import SupervisedState
 from app_trainer_sdk.training.update import look_ahead, settle_update, start_update
-from app_trainer_sdk.values import Batch
+from app_trainer_sdk.values import Batch, StepInfo
 
 if TYPE_CHECKING:
     from app_trainer_sdk.contract import SupervisedTrainer
@@ -53,12 +53,7 @@ def rehearse(
     for number in range(1, updates + 1):
         mark(f"update {number}")
         window = _window(state.settings, batch, last=number == updates)
-        agreed = state.team.agree(window.units, window.empty)
-        buffers = state.buffers.copies()
-        update = start_update(run, state, window, agreed)
-        look_ahead(run, state, update, None)
-        info = settle_update(trainer, state, update, buffers)
-        del buffers, update
+        info = make_update(trainer, run, state, window)
         if not info.applied:
             raise InternalError(f"rehearsed update {number} was not made: {info.why}", expected="an update")
         del info
@@ -66,6 +61,15 @@ def rehearse(
     assert run.device is not None
     with measuring(state):
         measure_batch(trainer, run, state, to_device(batch, run.device), run.random("evaluate", "rehearsal", 0))
+
+
+def make_update(trainer: SupervisedTrainer, run: Run, state: SupervisedState, window: LoadedWindow) -> StepInfo:
+    """One whole update of a window that is not followed by another."""
+    agreed = state.team.agree(window.units, window.empty)
+    buffers = state.buffers.copies()
+    update = start_update(run, state, window, agreed)
+    look_ahead(run, state, update, None)
+    return settle_update(trainer, state, update, buffers)
 
 
 def _window(settings: Hyperparameters, batch: Batch, *, last: bool) -> LoadedWindow:

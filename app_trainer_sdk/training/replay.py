@@ -12,22 +12,15 @@ from pathlib import Path
 import torch
 
 from app_trainer_sdk.files import read_json, write_json
-from app_trainer_sdk.plan import Plan
 from app_trainer_sdk.start import Start
-from app_trainer_sdk.training.device import pick_device
-from app_trainer_sdk.training.ledger import Ledger
-from app_trainer_sdk.training.memory import probe_for
-from app_trainer_sdk.training.opening import open_job, prepare
+from app_trainer_sdk.training.opening import open_again
 
 
 def main(arguments: Sequence[str]) -> int:
     """Answer the controls of one artifact."""
     start = Start.load(Path(arguments[0]))
     question = read_json(Path(arguments[1]))
-    ledger = Ledger(probe_for(pick_device()), lambda row: None, policy="report")
-    opened = open_job(start, ledger=ledger, check=lambda: None, progress=lambda *_: None)
-    plan = Plan.from_document(read_json(start.layout.plan))
-    opened = prepare(opened, plan, ledger, verify=False)
+    opened = open_again(start)
     folder = start.layout.artifacts / question["artifact"]
     with torch.no_grad():
         answers = opened.trainer.replay(opened.run, folder, question["controls"])

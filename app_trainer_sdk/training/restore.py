@@ -17,17 +17,13 @@ import torch
 
 from app_trainer_sdk.checkpoints import inspect_checkpoint
 from app_trainer_sdk.contract import SupervisedTrainer, Trainer
-from app_trainer_sdk.files import read_json, write_json
-from app_trainer_sdk.plan import Plan
+from app_trainer_sdk.files import write_json
 from app_trainer_sdk.start import Start
 from app_trainer_sdk.training.checkpoint import copied, load_checkpoint
-from app_trainer_sdk.training.device import pick_device
 from app_trainer_sdk.training.evaluation import measure_batch, measuring
 from app_trainer_sdk.training.feed import to_device
-from app_trainer_sdk.training.ledger import Ledger
-from app_trainer_sdk.training.memory import probe_for
 from app_trainer_sdk.training.metrics import read_numbers
-from app_trainer_sdk.training.opening import open_job, prepare
+from app_trainer_sdk.training.opening import open_again
 
 if TYPE_CHECKING:
     from app_trainer_sdk.handle import Run
@@ -39,9 +35,7 @@ DRIVER_SECTIONS = ("random",)
 def main(arguments: Sequence[str]) -> int:
     """Restore one checkpoint and leave the answer."""
     start, checkpoint = Start.load(Path(arguments[0])), inspect_checkpoint(Path(arguments[1]))
-    ledger = Ledger(probe_for(pick_device()), lambda row: None, policy="report")
-    opened = open_job(start, ledger=ledger, check=lambda: None, progress=lambda *_: None)
-    opened = prepare(opened, Plan.from_document(read_json(start.layout.plan)), ledger)
+    opened = open_again(start)
     saved = load_checkpoint(checkpoint)
     state = opened.trainer.begin(opened.run, saved)
     again = copied(opened.trainer.snapshot(state)).tensors
