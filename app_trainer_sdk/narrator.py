@@ -9,11 +9,11 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from app_trainer_sdk.callbacks.sinks import Sink
 from app_trainer_sdk.console import Console
 from app_trainer_sdk.events import EventLog
 from app_trainer_sdk.paths import number_from_environment
 from app_trainer_sdk.plan import Plan, plan_lines
-from app_trainer_sdk.sinks import Sink
 
 #: Of a phase's row an event carries the beginning; ``phases.jsonl`` has all of it.
 HOLDERS_IN_EVENT, OWNER_CHARACTERS, VERDICT_CHARACTERS = 3, 200, 500

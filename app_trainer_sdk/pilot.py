@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from app_trainer_sdk.callbacks.sinks import NoSink
 from app_trainer_sdk.claim import alone_in, make_folder
 from app_trainer_sdk.console import Console
 from app_trainer_sdk.errors import ExitCode, TrainerError
@@ -21,7 +22,6 @@ from app_trainer_sdk.pilot_page import pilot_page
 from app_trainer_sdk.pilot_verdict import estimate, verdict
 from app_trainer_sdk.registry import find_trainer
 from app_trainer_sdk.run import job_parser
-from app_trainer_sdk.sinks import NoSink
 from app_trainer_sdk.supervisor import Supervisor
 
 FOLDER = "pilot"

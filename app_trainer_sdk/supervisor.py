@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 from app_trainer_sdk import __version__
+from app_trainer_sdk.callbacks.sinks import HttpSink, NoSink, Sink
 from app_trainer_sdk.changes import check_allowed
 from app_trainer_sdk.claim import alone_in, free_if_untrained, is_finished, make_folder, under_its_name
 from app_trainer_sdk.console import Console, seconds_text
@@ -30,7 +31,6 @@ from app_trainer_sdk.paths import PREFIX, JobDirectory, cache_directory, number_
 from app_trainer_sdk.ranks import LOG_TAIL_LINES, PROGRAM, Ranks
 from app_trainer_sdk.registry import find_trainer
 from app_trainer_sdk.report import write_report
-from app_trainer_sdk.sinks import HttpSink, NoSink, Sink
 from app_trainer_sdk.start import Start
 
 RESULT_SCHEMA = "app.trainer.result/v1"

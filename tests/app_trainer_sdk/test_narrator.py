@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from app_trainer_sdk.callbacks.sinks import RecordingSink
 from app_trainer_sdk.console import Console
 from app_trainer_sdk.events import EventLog
 from app_trainer_sdk.narrator import Narrator
-from app_trainer_sdk.sinks import RecordingSink
 
 
 def narrator(folder: Path) -> tuple[Narrator, RecordingSink, io.StringIO]:

@@ -15,11 +15,11 @@ import pytest
 import safetensors.torch
 import torch
 
+from app_trainer_sdk.callbacks.sinks import RecordingSink
 from app_trainer_sdk.console import Console
 from app_trainer_sdk.errors import ExitCode
 from app_trainer_sdk.job import load_job
 from app_trainer_sdk.paths import JobDirectory
-from app_trainer_sdk.sinks import RecordingSink
 from app_trainer_sdk.supervisor import Supervisor, run_job
 from app_trainer_sdk.training.order import Order
 

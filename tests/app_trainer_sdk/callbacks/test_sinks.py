@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from app_trainer_sdk.callbacks.sinks import HttpSink, ManySinks, NoSink, RecordingSink
 from app_trainer_sdk.events import Event, encode_event
-from app_trainer_sdk.sinks import HttpSink, ManySinks, NoSink, RecordingSink
 
 
 def event(number: int, kind: str = "job.phase") -> Event:
