@@ -1,0 +1,30 @@
+"""Owns the question which accelerators a process started here would get, torch-free. It knows not what for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from app_trainer_sdk.gpus import Card
+from app_trainer_sdk.preflight.devices import Found, Probe, look
+from app_trainer_sdk.preflight.visible import Visible, visible_devices
+
+
+def present_devices(
+    environment: Mapping[str, str] | None = None, probes: Sequence[Probe] | None = None
+) -> tuple[Found, Visible]:
+    """What the driver tells of the machine, and what of it a process with ``environment`` sees.
+
+    Args:
+        environment: variables of that process; this one's when not given.
+        probes: who is asked instead of the drivers.
+    """
+    found = look(probes)
+    return found, visible_devices(found, os.environ if environment is None else environment)
+
+
+def present_cards(
+    environment: Mapping[str, str] | None = None, probes: Sequence[Probe] | None = None
+) -> list[Card]:
+    """The same as cards that planning knows, in the order of local ranks; none on a machine without."""
+    return [device.card() for device in present_devices(environment, probes)[1].devices]
