@@ -1,4 +1,4 @@
-"""Owns what happens between two updates: metrics, evaluation, checkpoints, progress.
+"""Owns what happens between two updates: metrics, checkpoints, progress, and when to evaluate.
 
 It iterates over a trainer's facts and is the same for every trainer, with or without the ordinary loop.
 "Every N" is decided in one place, :func:`is_due`. This file must not know losses or optimizers.
@@ -7,9 +7,8 @@ It iterates over a trainer's facts and is the same for every trainer, with or wi
 from __future__ import annotations
 
 import functools
-import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,22 +16,20 @@ import torch
 
 from app_trainer_sdk.changes import RANDOM
 from app_trainer_sdk.channel import RankChannel, StopToken
-from app_trainer_sdk.checkpoints import STATE, Checkpoint, read_document
 from app_trainer_sdk.contract import Trainer
 from app_trainer_sdk.errors import BadJob, Diverged, InternalError, StopRequested
 from app_trainer_sdk.handle import Run
 from app_trainer_sdk.paths import JobDirectory
 from app_trainer_sdk.plan import Plan
-from app_trainer_sdk.training.best import Best
 from app_trainer_sdk.training.checkpoint import CheckpointStore, copied
-from app_trainer_sdk.training.metrics import MetricsWriter, append_line, count_lines, keep_lines, read_numbers
+from app_trainer_sdk.training.evaluations import Evaluations, end_iterator
+from app_trainer_sdk.training.metrics import MetricsWriter, keep_lines
 from app_trainer_sdk.training.random_state import capture_random, restore_random
-from app_trainer_sdk.training.randomness import CPU, global_seeds, seed_globals
+from app_trainer_sdk.training.randomness import CPU, seed_globals
 from app_trainer_sdk.training.saver import Saver
 from app_trainer_sdk.values import Snapshot, StepInfo
 
 PROGRESS_SECONDS = 0.5
-SPLITS_DURING, SPLITS_AT_END = ("validation",), ("validation", "test")
 
 
 @dataclass(frozen=True)
@@ -68,10 +65,8 @@ class Drive:
         self._said = 0.0
         self._paced: tuple[float, int] | None = None
         self._last_seconds = 0.0
-        self._pending: list[str] = []
         self._saver = Saver()
-        self._best = Best.of(desk.plan)
-        self._ended = ""
+        self._evaluations = Evaluations(trainer, run, desk)
 
     def train(self, saved: Snapshot | None) -> None:
         """Make the updates that are left; afterwards the last checkpoint holds the result.
@@ -153,12 +148,12 @@ class Drive:
         """Evaluate before the first update, or what a stop cut short; the latter belongs to its checkpoint."""
         resumed = self._saved_step >= 0
         if not resumed and self._every("evaluate_every"):
-            self._pending = [*SPLITS_DURING]
-        if not self._pending:
+            self._evaluations.add()
+        if not self._evaluations.pending:
             return
-        self._evaluate(state)
+        self._evaluations.look(state, self._step)
         if resumed:
-            self._end_early(state)
+            self._evaluations.end_early(state, self._step)
             if self._must_save(self._step):
                 self._saved_step = -1  # the one on disk does not know of these evaluations
                 self._save(state)
@@ -166,27 +161,19 @@ class Drive:
     def _between(self, state: Any, step: int) -> None:
         last = self._desk.plan.updates
         if is_due(step, self._every("evaluate_every"), last):
-            self._pending = [*(SPLITS_AT_END if step == last else SPLITS_DURING)]
-            self._evaluate(state)
-            self._end_early(state)
+            self._evaluations.add(last=step == last)
+            self._evaluations.look(state, step)
+            self._evaluations.end_early(state, step)
         if self._must_save(step):
             self._save(state)
 
     def _is_over(self) -> bool:
-        return bool(self._ended)
+        return bool(self._evaluations.ended)
 
     def _must_save(self, step: int) -> bool:
-        best = self._best.wanted and self._best.step == step
+        best = self._evaluations.best
         due = is_due(step, self._every("checkpoint_every"), self._desk.plan.updates)
-        return best or due or self._is_over()
-
-    def _end_early(self, state: Any) -> None:
-        """Stop asking for updates when patience has run out; what is left is the last evaluation."""
-        if self._best.exhausted and self._step < self._desk.plan.updates and not self._ended:
-            found = f"{self._best.without_better} evaluations without a better {self._best.metric}"
-            self._ended = f"{found} than {self._best.value} after update {self._best.step}"
-            self._pending = [split for split in SPLITS_AT_END if split not in SPLITS_DURING]
-            self._evaluate(state)
+        return (best.wanted and best.step == step) or due or self._is_over()
 
     def _stop(self, state: Any, stop: StopRequested) -> None:
         """Somebody asked to stop: keep what was done, unless they are in too much of a hurry."""
@@ -198,41 +185,6 @@ class Drive:
         value = self._desk.plan.settings[name].effective
         assert isinstance(value, int)
         return value
-
-    def _evaluate(self, state: Any) -> None:
-        """Evaluate what is pending. A stop leaves the rest pending, and the checkpoint says so."""
-        while self._pending:
-            split = self._pending[0]
-            started = self._desk.clock()
-            # A trainer's own loop may draw from the global generators: looking more often moves no number.
-            with global_seeds(self._run.random("evaluate", split).seed, self._run.device or CPU):
-                sums = self._sum_up(state, split)
-            if sums:
-                self._write_evaluation(split, sums, self._desk.clock() - started)
-            del self._pending[0]
-
-    def _write_evaluation(self, split: str, sums: Mapping[str, tuple[float, float]], seconds: float) -> None:
-        numbers = {name: _ratio(*pair) for name, pair in sums.items()}
-        row = {"step": self._step, "split": split, "seconds": seconds, **numbers}
-        append_line(self._desk.layout.evaluations, row)
-        if split in SPLITS_DURING and self._step > 0:
-            self._best.take(self._step, numbers)
-        self._desk.channel.say("evaluation", **row)
-
-    def _sum_up(self, state: Any, split: str) -> dict[str, tuple[float, float]]:
-        """Totals over the split, reduced batch by batch: no prediction is kept."""
-        sums: dict[str, tuple[float, float]] = {}
-        batches = self._trainer.evaluate(self._run, state, split)
-        try:
-            for terms in batches:
-                values = read_numbers([number for pair in terms.metrics.values() for number in pair])
-                for name in terms.metrics:
-                    before = sums.get(name, (0.0, 0.0))
-                    sums[name] = (before[0] + next(values), before[1] + next(values))
-                self._run.check()
-        finally:
-            end_iterator(batches)  # a stop must find the modes and weights of training, not of evaluation
-        return sums
 
     def _save(self, state: Any) -> None:
         if self._step == self._saved_step:
@@ -247,7 +199,7 @@ class Drive:
         named = {f"{RANDOM}/{name}": tensor for name, tensor in tensors.items()}
         values = {**taken.values, RANDOM: random_values, "driver": self._driver_values()}
         snapshot = copied(Snapshot({**taken.tensors, **named}, values))
-        self._saver.start(functools.partial(self._write, self._step, snapshot, self._best.step))
+        self._saver.start(functools.partial(self._write, self._step, snapshot, self._evaluations.best.step))
         self._saved_step = self._step
 
     def _write(self, step: int, snapshot: Snapshot, best: int | None) -> None:
@@ -265,10 +217,7 @@ class Drive:
         return {
             "step": self._step,
             "metrics_lines": self._metrics.lines,
-            "evaluation_lines": count_lines(self._desk.layout.evaluations),
-            "evaluations_pending": list(self._pending),
-            "best": self._best.document(),
-            "ended": self._ended,
+            **self._evaluations.document(),
             "elapsed_seconds": self._elapsed_before + self._desk.clock() - self._started,
         }
 
@@ -277,11 +226,8 @@ class Drive:
         values: Any = saved.values["driver"]
         self._step = self._saved_step = int(values["step"])
         self._elapsed_before = float(values["elapsed_seconds"])
-        self._pending = [str(split) for split in values["evaluations_pending"]]
-        self._best.take_up(values["best"])
-        self._ended = str(values["ended"])
+        self._evaluations.take_up(values)
         keep_lines(self._desk.layout.metrics, int(values["metrics_lines"]))
-        keep_lines(self._desk.layout.evaluations, int(values["evaluation_lines"]))
         self._put_back_random(saved)
 
     def _put_back_random(self, saved: Snapshot) -> None:
@@ -320,44 +266,6 @@ class Drive:
             return 0.0, None
         rate = (self._step - first) / max(now - since, 1e-9)
         return rate, (self._desk.plan.updates - self._step) / rate
-
-
-def is_trained(checkpoint: Checkpoint, plan: Plan) -> bool:
-    """Whether nothing is left to do but export: every update made or ended early, and evaluated too."""
-    driver = read_document(checkpoint, STATE)["driver"]
-    return (checkpoint.step >= plan.updates or bool(driver["ended"])) and not driver["evaluations_pending"]
-
-
-def pick_for_export(store: CheckpointStore, plan: Plan) -> tuple[Checkpoint, dict[str, Any]]:
-    """The checkpoint that artifacts are made from, and what is known of how training ended.
-
-    Raises:
-        InternalError: training is not finished, or the best checkpoint is gone.
-    """
-    last, _ = store.newest()
-    if last is None or not is_trained(last, plan):
-        raise InternalError("the last checkpoint is gone", expected=f"one of step {plan.updates}")
-    driver = read_document(last, STATE)["driver"]
-    told = {"last_step": last.step, "best": driver["best"], "ended_early": driver["ended"] or None}
-    wanted = last.step
-    if plan.settings["export_from"].effective == "best" and driver["best"]["step"] is not None:
-        wanted = driver["best"]["step"]
-    for checkpoint in store.find():
-        if checkpoint.step == wanted and not checkpoint.problem and checkpoint.run == store.run:
-            return checkpoint, told
-    raise InternalError(f"the best checkpoint, of step {wanted}, is gone", expected="it beside the last one")
-
-
-def end_iterator(iterator: Iterator[Any]) -> None:
-    """End a trainer's generator where it stands; other iterators have nothing to end."""
-    close = getattr(iterator, "close", None)
-    if close is not None:
-        close()
-
-
-def _ratio(total: float, count: float) -> float | None:
-    value = total / count if count else math.nan
-    return value if math.isfinite(value) else None
 
 
 def _refuse_nonfinite(snapshot: Snapshot, step: int) -> None:

@@ -7,7 +7,6 @@ rows that were not trained on. This file must not know what is made of the answe
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import TYPE_CHECKING, Any
 
 import numpy
@@ -15,7 +14,7 @@ import numpy
 from app_trainer_sdk.pilot_verdict import LEARNED_FACTOR
 from app_trainer_sdk.training.evaluation import measure_batch, measuring
 from app_trainer_sdk.training.feed import LoadedWindow, Microbatch, to_device
-from app_trainer_sdk.training.metrics import read_numbers
+from app_trainer_sdk.training.metrics import ratio, read_pairs
 from app_trainer_sdk.training.order import Window
 from app_trainer_sdk.training.rehearsal import make_update
 from app_trainer_sdk.values import Batch
@@ -76,10 +75,7 @@ def _loss(trainer: SupervisedTrainer, run: Run, state: SupervisedState, batch: B
     assert run.device is not None
     with measuring(state):
         terms = measure_batch(trainer, run, state, to_device(batch, run.device), run.random("mechanics"))
-        values = read_numbers([*terms.metrics["loss"]])
-        total, units = next(values), next(values)
-    loss = total / units if units else math.nan
-    return loss if math.isfinite(loss) else None
+        return ratio(*read_pairs(terms.metrics)["loss"])
 
 
 def _learned(first: float | None, last: float | None) -> bool:

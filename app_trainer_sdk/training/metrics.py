@@ -93,6 +93,18 @@ def read_numbers(numbers: list[Tensor | float]) -> Iterator[float]:
         yield next(read[number.device, number.dtype]) if isinstance(number, Tensor) else float(number)
 
 
+def read_pairs(metrics: Mapping[str, tuple[Tensor | float, Tensor | float]]) -> dict[str, tuple[float, float]]:
+    """Host values of sums and what they are divided by, in one transfer."""
+    values = read_numbers([number for pair in metrics.values() for number in pair])
+    return {name: (next(values), next(values)) for name in metrics}
+
+
+def ratio(total: float, count: float) -> float | None:
+    """``total / count``, or None where that is no finite number."""
+    value = total / count if count else math.nan
+    return value if math.isfinite(value) else None
+
+
 def append_line(path: Path, document: Mapping[str, Any]) -> None:
     """Append one JSON line and make it durable."""
     with path.open("ab") as file:

@@ -27,8 +27,8 @@ from app_trainer_sdk.report import read_lines
 from app_trainer_sdk.start import START
 from app_trainer_sdk.training.allocated import allocated_peak
 from app_trainer_sdk.training.checkpoint import copied, load_checkpoint
-from app_trainer_sdk.training.drive import end_iterator
 from app_trainer_sdk.training.ema import averaged
+from app_trainer_sdk.training.evaluations import end_iterator
 from app_trainer_sdk.training.feed import Rows
 from app_trainer_sdk.training.handover import ask_again, export_artifacts, run_module
 from app_trainer_sdk.training.mechanics import learn_a_handful

@@ -29,8 +29,9 @@ from app_trainer_sdk.start import Start
 from app_trainer_sdk.training.checkpoint import CheckpointStore, load_checkpoint
 from app_trainer_sdk.training.compiled import count_graphs
 from app_trainer_sdk.training.device import pick_device
-from app_trainer_sdk.training.drive import Desk, Drive, is_trained, pick_for_export
+from app_trainer_sdk.training.drive import Desk, Drive
 from app_trainer_sdk.training.ema import averaged
+from app_trainer_sdk.training.finished import is_trained, pick_for_export
 from app_trainer_sdk.training.handover import ask_again, export_artifacts
 from app_trainer_sdk.training.ledger import Ledger, Policy, Row
 from app_trainer_sdk.training.meeting import ending, meet

@@ -22,7 +22,7 @@ from app_trainer_sdk.start import Start
 from app_trainer_sdk.training.checkpoint import copied, load_checkpoint
 from app_trainer_sdk.training.evaluation import measure_batch, measuring
 from app_trainer_sdk.training.feed import to_device
-from app_trainer_sdk.training.metrics import read_numbers
+from app_trainer_sdk.training.metrics import ratio, read_pairs
 from app_trainer_sdk.training.opening import open_again
 
 if TYPE_CHECKING:
@@ -72,10 +72,7 @@ def evaluate_longest(trainer: Trainer, run: Run, state: Any) -> dict[str, float 
             terms = list(itertools.islice(trainer.evaluate(run, state, "validation"), 2))
     told: dict[str, float | None] = {}
     for each in terms:
-        values = read_numbers([number for pair in each.metrics.values() for number in pair])
-        for name in each.metrics:
-            value, count = next(values), next(values)
-            told[name] = value / count if count else None
+        told |= {name: ratio(*pair) for name, pair in read_pairs(each.metrics).items()}
     return told
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, Store  # torch.distributed's, with their types
 
 from app_trainer_sdk.errors import InternalError, PeerFailed, StopReason, StopRequested
-from app_trainer_sdk.training.metrics import read_numbers
+from app_trainer_sdk.training.metrics import read_pairs
 from app_trainer_sdk.values import LossTerms
 
 Pairs = Mapping[str, tuple[Tensor | float, Tensor | float]]
@@ -167,10 +167,7 @@ class Team:
         if self.size == 1:
             assert terms is not None
             return terms
-        mine: dict[str, list[float]] = {}
-        if terms is not None:
-            values = read_numbers([value for pair in terms.metrics.values() for value in pair])
-            mine = {name: [next(values), next(values)] for name in terms.metrics}
+        mine = read_pairs(terms.metrics) if terms is not None else {}
         everyone: list[Any] = self._gather([_flags(self._asked()), mine])
         stop = _wish([sum(column) for column in zip(*(flags for flags, _ in everyone), strict=True)])
         if stop is not None:

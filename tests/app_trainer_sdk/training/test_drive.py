@@ -13,7 +13,7 @@ from torch import nn
 from torch_helpers import drive, make_trainer, open_training, same_tensors, train
 
 from app_trainer_sdk.errors import InternalError, StopRequested
-from app_trainer_sdk.training.drive import is_due, is_trained
+from app_trainer_sdk.training.drive import is_due
 
 JOB = {"updates": 6, "global_batch": 2, "evaluate_every": 0, "checkpoint_every": 1000, "warmup_updates": 0}
 
@@ -100,26 +100,6 @@ def test_a_stop_while_nothing_is_made_yet(tmp_path):
 
     assert (first.stopped, made) == (True, [])
     assert second.metrics() == whole.metrics()
-
-
-def test_the_last_evaluation_is_made_after_a_stop_in_it(tmp_path):
-    """B2: stopped in the evaluation after the last update, the job is not trained until that was made."""
-    trainer = line_trainer(validation=[0.5, 0.6, 0.7])
-    stopped = train(trainer, tmp_path, stop_at=6 * 2, **JOB)
-    checkpoint, _ = stopped.store.newest()
-    before = is_trained(checkpoint, stopped.plan)
-    resumed = train(trainer, tmp_path, **JOB)
-
-    assert (checkpoint.step, before) == (6, False)
-    assert [line["step"] for line in resumed.evaluations()] == [6]
-    assert len(resumed.metrics()) == 6
-
-
-def test_a_finished_training_is_known(tmp_path):
-    """B2: a checkpoint of the last update with nothing pending needs no training."""
-    training = train(line_trainer(), tmp_path, **JOB)
-
-    assert is_trained(training.store.newest()[0], training.plan)
 
 
 class TestOwnLoop:

@@ -16,7 +16,9 @@ from app_trainer_sdk.training.metrics import (
     append_line,
     count_lines,
     keep_lines,
+    ratio,
     read_numbers,
+    read_pairs,
 )
 from app_trainer_sdk.values import StepInfo
 
@@ -98,6 +100,15 @@ def test_numbers_of_any_kind_keep_their_places():
     ]  # fmt: skip
 
     assert [*read_numbers(numbers)] == [1.5, 2.0, 3, 4.5, 5.5, 6.25, 1.0]
+
+
+def test_sums_and_counts_are_read_in_pairs():
+    """Whatever holds them; what is divided by nothing, or is not finite, is no number."""
+    pairs = read_pairs({"loss": (torch.tensor(6.0), 4), "accuracy": (torch.tensor(1), torch.tensor(0))})
+
+    assert pairs == {"loss": (6.0, 4.0), "accuracy": (1.0, 0.0)}
+    assert [ratio(*pair) for pair in pairs.values()] == [1.5, None]
+    assert ratio(math.inf, 2.0) is None
 
 
 def test_cutting_lines(tmp_path):

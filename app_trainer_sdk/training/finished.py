@@ -1,0 +1,39 @@
+"""Owns what a checkpoint says of how far training came: whether it is done, and which one is exported.
+
+It must not know how training is made, nor what is exported.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app_trainer_sdk.checkpoints import STATE, Checkpoint, read_document
+from app_trainer_sdk.errors import InternalError
+from app_trainer_sdk.plan import Plan
+from app_trainer_sdk.training.checkpoint import CheckpointStore
+
+
+def is_trained(checkpoint: Checkpoint, plan: Plan) -> bool:
+    """Whether nothing is left to do but export: every update made or ended early, and evaluated too."""
+    driver = read_document(checkpoint, STATE)["driver"]
+    return (checkpoint.step >= plan.updates or bool(driver["ended"])) and not driver["evaluations_pending"]
+
+
+def pick_for_export(store: CheckpointStore, plan: Plan) -> tuple[Checkpoint, dict[str, Any]]:
+    """The checkpoint that artifacts are made from, and what is known of how training ended.
+
+    Raises:
+        InternalError: training is not finished, or the best checkpoint is gone.
+    """
+    last, _ = store.newest()
+    if last is None or not is_trained(last, plan):
+        raise InternalError("the last checkpoint is gone", expected=f"one of step {plan.updates}")
+    driver = read_document(last, STATE)["driver"]
+    told = {"last_step": last.step, "best": driver["best"], "ended_early": driver["ended"] or None}
+    wanted = last.step
+    if plan.settings["export_from"].effective == "best" and driver["best"]["step"] is not None:
+        wanted = driver["best"]["step"]
+    for checkpoint in store.find():
+        if checkpoint.step == wanted and not checkpoint.problem and checkpoint.run == store.run:
+            return checkpoint, told
+    raise InternalError(f"the best checkpoint, of step {wanted}, is gone", expected="it beside the last one")
