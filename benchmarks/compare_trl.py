@@ -195,8 +195,10 @@ def text_run(options: argparse.Namespace) -> Any:
     """A run of the text image over the first rows of the dictionary, resolved by the SDK's plan."""
     import torch
 
+    from app_trainer_sdk.data_facts import DataFacts
     from app_trainer_sdk.handle import Run
-    from app_trainer_sdk.plan import DataFacts, DeviceFacts, resolve_plan
+    from app_trainer_sdk.plan import DeviceFacts
+    from app_trainer_sdk.planning.resolve import resolve_plan
     from trainer_images.text.models import MODELS
     from trainer_images.text.trainer import TextTrainer
 

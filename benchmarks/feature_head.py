@@ -184,8 +184,10 @@ def make_run(folder: Path, side: str) -> Any:
 
     import torch
 
+    from app_trainer_sdk.data_facts import DataFacts
     from app_trainer_sdk.handle import Run
-    from app_trainer_sdk.plan import DataFacts, DeviceFacts, resolve_plan
+    from app_trainer_sdk.plan import DeviceFacts
+    from app_trainer_sdk.planning.resolve import resolve_plan
     from trainer_images.feature_head.models import MODELS
     from trainer_images.feature_head.trainer import FeatureHeadTrainer
 

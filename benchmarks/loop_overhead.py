@@ -22,9 +22,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from app_trainer_sdk import Artifact, Batch, LossTerms, ModelRow, Modules, Run, SupervisedTrainer
 from app_trainer_sdk.channel import RankChannel, StopToken
+from app_trainer_sdk.data_facts import DataFacts
 from app_trainer_sdk.hyperparameters import Hyperparameters
 from app_trainer_sdk.paths import JobDirectory
-from app_trainer_sdk.plan import DataFacts, DeviceFacts, resolve_plan
+from app_trainer_sdk.plan import DeviceFacts
+from app_trainer_sdk.planning.resolve import resolve_plan
 from app_trainer_sdk.training.checkpoint import CheckpointStore
 from app_trainer_sdk.training.drive import Desk, Drive
 

@@ -25,7 +25,8 @@ from app_trainer_sdk.handle import Run, no_check, no_progress
 from app_trainer_sdk.hyperparameters import Hyperparameters
 from app_trainer_sdk.job import check_job
 from app_trainer_sdk.paths import JobDirectory
-from app_trainer_sdk.plan import DeviceFacts, Effective, Plan, resolve_plan
+from app_trainer_sdk.plan import DeviceFacts, Effective, Plan
+from app_trainer_sdk.planning.resolve import resolve_plan
 from app_trainer_sdk.registry import find_trainer
 from app_trainer_sdk.start import Start
 from app_trainer_sdk.training.checkpoint import CheckpointStore, load_checkpoint

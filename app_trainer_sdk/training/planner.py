@@ -31,7 +31,8 @@ from app_trainer_sdk.gpus import CARDS, Card
 from app_trainer_sdk.handle import Run
 from app_trainer_sdk.hyperparameters import Hyperparameters
 from app_trainer_sdk.job import Job, check_job
-from app_trainer_sdk.plan import DeviceFacts, Plan, resolve_plan
+from app_trainer_sdk.plan import DeviceFacts, Plan
+from app_trainer_sdk.planning.resolve import resolve_plan
 from app_trainer_sdk.registry import find_trainer
 from app_trainer_sdk.training.device import DTYPES
 from app_trainer_sdk.training.dry_run import Size, build_shapes

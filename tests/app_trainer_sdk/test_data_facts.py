@@ -9,7 +9,8 @@ import pytest
 from app_trainer_sdk.data_facts import DataFacts
 from app_trainer_sdk.errors import BadJob
 from app_trainer_sdk.hyperparameters import Hyperparameters
-from app_trainer_sdk.plan import DeviceFacts, Plan, plan_lines, resolve_plan
+from app_trainer_sdk.plan import DeviceFacts, Plan, plan_lines
+from app_trainer_sdk.planning.resolve import resolve_plan
 
 CPU = DeviceFacts("cpu", "a processor", bf16=False, cores=4)
 

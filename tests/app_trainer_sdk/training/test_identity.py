@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from app_trainer_sdk.changes import FIELDS, NEVER, RANDOM, SETTINGS, Difference
+from app_trainer_sdk.data_facts import DataFacts
 from app_trainer_sdk.hyperparameters import Hyperparameters
-from app_trainer_sdk.plan import DataFacts, DeviceFacts, resolve_plan
+from app_trainer_sdk.plan import DeviceFacts
+from app_trainer_sdk.planning.resolve import resolve_plan
 from app_trainer_sdk.training.identity import (
     OPERATIONAL,
     compare_identity,

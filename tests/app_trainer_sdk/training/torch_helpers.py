@@ -23,10 +23,12 @@ from torch import nn
 from app_trainer_sdk.catalog import ModelRow
 from app_trainer_sdk.channel import RankChannel, StopToken
 from app_trainer_sdk.contract import SupervisedTrainer, Trainer
+from app_trainer_sdk.data_facts import DataFacts
 from app_trainer_sdk.errors import StopRequested
 from app_trainer_sdk.handle import Run
 from app_trainer_sdk.paths import JobDirectory
-from app_trainer_sdk.plan import DataFacts, DeviceFacts, Plan, resolve_plan
+from app_trainer_sdk.plan import DeviceFacts, Plan
+from app_trainer_sdk.planning.resolve import resolve_plan
 from app_trainer_sdk.start import Start
 from app_trainer_sdk.training.checkpoint import CheckpointStore, load_checkpoint
 from app_trainer_sdk.training.device import DTYPES
