@@ -1,17 +1,17 @@
-"""Owns the reading of JSONL: a line becomes a conversation, or an error that names file, line and field.
+"""Owns what a row of text is: an object becomes a conversation, or an error that names file, line and field.
 
-It must not know splits, tokens or torch.
+It must not know how lines are read, splits, tokens or torch.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
-from app_trainer_sdk.errors import BadData, BadJob
+from app_trainer_sdk import jsonl
+from app_trainer_sdk.errors import BadData
 from app_trainer_sdk.handle import Run
 from trainer_images.text.hyperparameters import TextHyperparameters
 
@@ -63,49 +63,11 @@ def read_rows(run: Run, name: str) -> list[Row]:
         BadJob: the input is a folder and does not say which file.
         InputMissing: there is no such file.
     """
-    path = input_file(run, name)
-    rows = [
-        _row(line, f"{path.name}:{number}", run.settings)
-        for number, line in run.track(_lines(path), f"read {name}")
-    ]
-    if not rows:
-        raise BadData(
-            f"{path.name}: no row", expected="at least one JSON object on a line", setting=f"/inputs/{name}"
-        )
-    return rows
+    row = partial(_row, settings=run.settings)
+    return jsonl.read_rows(run, name, row, file=run.settings.dataset_file, setting="dataset_file")
 
 
-def input_file(run: Run, name: str) -> Path:
-    """The JSONL file of an input; in a folder the one the settings name, or the only one."""
-    file = run.settings.dataset_file
-    root = run.inputs.get(name)
-    if root is not None and root.is_dir() and not file:
-        found = sorted(path.name for path in root.glob("*.jsonl"))
-        if len(found) != 1:
-            raise BadJob(
-                f"the folder of input {name!r} has {len(found)} .jsonl files: {', '.join(found[:5]) or 'none'}",
-                expected="the file to read",
-                setting="/hyperparameters/dataset_file",
-            )
-        file = found[0]
-    return run.input_file(name, file)
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Lines with their number from 1; blank ones are passed over, a byte-order mark is dropped."""
-    with path.open("rb") as stream:
-        for number, raw in enumerate(stream, start=1):
-            try:
-                line = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
-            except UnicodeDecodeError as error:
-                found = f"byte {raw[error.start]:#04x} at column {error.start + 1} is not UTF-8"
-                raise BadData(f"{path.name}:{number}: {found}", expected="JSON in UTF-8") from None
-            if line:
-                yield number, line
-
-
-def _row(line: str, place: str, settings: TextHyperparameters) -> Row:
-    values = _json_object(line, place)
+def _row(values: dict[str, Any], place: str, *, settings: TextHyperparameters) -> Row:
     if settings.messages_field in values:
         messages = _messages(values[settings.messages_field], place, settings.messages_field, role="")
         row = Row(place, messages, 0, values)
@@ -121,45 +83,15 @@ def _row(line: str, place: str, settings: TextHyperparameters) -> Row:
             expected="text from the assistant that is not empty",
             setting=f"{place}, or /hyperparameters/{name}",
         )
-    _refuse_half_characters(row)
+    for message in row.messages:
+        jsonl.check_characters(message["content"], f"the text of the {message['role']}", place)
     return row
 
 
-def _refuse_half_characters(row: Row) -> None:
-    r"""JSON can say one half of a surrogate pair, ``\ud83d``; no tokenizer takes it, no file could hold it."""
-    for message in row.messages:
-        try:
-            message["content"].encode()
-        except UnicodeEncodeError as error:
-            half = message["content"][error.start]
-            raise BadData(
-                f"{row.place}: the text of the {message['role']} has half a character, {half!a}",
-                expected="whole ones", setting=row.place,
-            ) from None  # fmt: skip
-
-
-def _json_object(line: str, place: str) -> dict[str, Any]:
-    try:
-        values = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        column = getattr(error, "colno", 1)
-        told = "nested too deeply" if isinstance(error, RecursionError) else str(error).partition(";")[0]
-        reason = getattr(error, "msg", told)
-        raise BadData(
-            f"{place}: invalid JSON at column {column}: {reason}", expected="one JSON object"
-        ) from None
-    if not isinstance(values, dict):
-        raise BadData(f"{place}: a {type(values).__name__}", expected="one JSON object on each line")
-    return values
-
-
-def _field(values: Mapping[str, Any], place: str, field: str, name: str, *, role: str) -> tuple[Message, ...]:
+def _field(values: dict[str, Any], place: str, field: str, name: str, *, role: str) -> tuple[Message, ...]:
     if field not in values:
-        raise BadData(
-            f"{place}: no field {field!r} among {', '.join(map(repr, list(values)[:8])) or 'none'}",
-            expected="a string, or a list of messages",
-            setting=f"/hyperparameters/{name}",
-        )
+        expected = "a string, or a list of messages"
+        raise jsonl.missing_field(values, field, place, expected=expected, setting=name)
     return _messages(values[field], place, field, role=role)
 
 

@@ -36,29 +36,6 @@ def test_a_wrong_row_names_file_line_and_field(make_run, line, words):
     assert [word for word in words if word not in str(caught.value)] == []
 
 
-def test_bytes_that_are_not_utf8_name_their_line(make_run):
-    """Latin-1 text is refused with the line and the column of the first wrong byte."""
-    data = b'{"prompt": "a", "completion": "b"}\n{"prompt": "caf\xe9", "completion": "b"}\n'
-
-    with pytest.raises(BadData, match=r"dataset.jsonl:2: byte 0xe9 at column 16"):
-        read_rows(make_run(data), "dataset")
-
-
-@pytest.mark.parametrize("data", [b"", b"\n \n"])
-def test_an_empty_file_is_refused(make_run, data):
-    """A file without rows names the input."""
-    with pytest.raises(BadData, match="/inputs/dataset"):
-        read_rows(make_run(data), "dataset")
-
-
-def test_blank_lines_and_a_byte_order_mark_do_no_harm(make_run):
-    """They are passed over, and line numbers stay those of the file."""
-    line = b'{"prompt": "a", "completion": "b"}'
-    rows = read_rows(make_run(b"\xef\xbb\xbf" + line + b"\n\n" + line), "dataset")
-
-    assert [row.place for row in rows] == ["dataset.jsonl:1", "dataset.jsonl:3"]
-
-
 def test_conversations_train_every_answer_and_completions_only_theirs(make_run):
     """In messages each assistant turn is trained; answers inside a prompt are not."""
     talk = [
@@ -98,9 +75,3 @@ def test_half_a_character_names_its_line(make_run, row):
         read_rows(make_run([GOOD, row]), "dataset")
 
     assert len(read_rows(make_run([GOOD, '{"prompt": "\\ud83d\\ude00", "completion": "b"}']), "dataset")) == 2
-
-
-def test_a_number_that_python_refuses_names_its_line(make_run):
-    """An integer of thousands of digits is the row's fault, not ours."""
-    with pytest.raises(BadData, match=r"dataset.jsonl:2: invalid JSON.*4300 digits"):
-        read_rows(make_run([GOOD, '{"prompt": "a", "completion": "b", "n": ' + "9" * 5000 + "}"]), "dataset")
