@@ -31,7 +31,8 @@ FLOOR_CARD = Card("any", "any card with bf16", 1 << 50, "", True, 650 * MIB, 32 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compute the floors of a trainer and print them, or write them to a file."""
-    from app_trainer_sdk.plan_command import Parser, ask
+    from app_trainer_sdk.plan_command import Parser
+    from app_trainer_sdk.planning.process import ask
 
     description = "Compute the least GPU memory at which a trainer's models run."
     parser = Parser(prog="app-trainer floors", description=description)

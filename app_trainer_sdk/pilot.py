@@ -20,6 +20,7 @@ from app_trainer_sdk.job import check_job, load_job
 from app_trainer_sdk.paths import JobDirectory
 from app_trainer_sdk.pilot_page import pilot_page
 from app_trainer_sdk.pilot_verdict import estimate, verdict
+from app_trainer_sdk.planning.fit import cards_to_plan_for
 from app_trainer_sdk.registry import find_trainer
 from app_trainer_sdk.run import job_parser
 from app_trainer_sdk.supervisor import Supervisor
@@ -30,13 +31,13 @@ PROGRAM = (sys.executable, "-m", "app_trainer_sdk.training.pilot")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Pilot a job: 0 for go, 70 for no-go, or the code of what stopped it."""
-    chosen = job_parser("app-trainer pilot", "Measure one complete pass of a job's operations.").parse_args(
-        arguments
-    )
-    return int(pilot_job(chosen.job, chosen.job_dir, console=Console(quiet=chosen.quiet), ranks=chosen.ranks))
+    parser = job_parser("app-trainer pilot", "Measure one complete pass of a job's operations.")
+    chosen = parser.parse_args(arguments)
+    console = Console(quiet=chosen.quiet)
+    return int(pilot_job(chosen.job, chosen.job_dir, console=console, ranks=chosen.ranks, gpu=chosen.gpu))
 
 
-def pilot_job(job_file: Path, directory: Path, *, console: Console, ranks: int = 1) -> ExitCode:
+def pilot_job(job_file: Path, directory: Path, *, console: Console, ranks: int = 1, gpu: str = "") -> ExitCode:
     """Pilot a job in ``directory/pilot``, where ``pilot.md`` and ``pilot.json`` lie afterwards.
 
     Args:
@@ -44,6 +45,7 @@ def pilot_job(job_file: Path, directory: Path, *, console: Console, ranks: int =
         directory: the job's directory; only its folder ``pilot`` is touched, and begun anew.
         console: what a person sees.
         ranks: processes that train together.
+        gpu: as for a run.
     """
     try:
         job = load_job(job_file)
@@ -54,7 +56,10 @@ def pilot_job(job_file: Path, directory: Path, *, console: Console, ranks: int =
         with alone_in(layout.root):
             for leftover in layout.root.iterdir():
                 remove_tree(leftover) if leftover.is_dir() else leftover.unlink()
-            code = Supervisor(job, layout, console, NoSink(), ranks=ranks, program=PROGRAM).run()
+            supervisor = Supervisor(
+                job, layout, console, NoSink(), ranks=ranks, program=PROGRAM, cards=cards_to_plan_for(gpu)
+            )
+            code = supervisor.run()
             return code if code else _tell(layout, console)
     except TrainerError as error:
         console.lines([f"error: {error}"])

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from app_trainer_sdk.changes import change_lines
 from app_trainer_sdk.data_facts import STREAMS
+from app_trainer_sdk.gpus import GIB
 from app_trainer_sdk.hyperparameters import Hyperparameters
 from app_trainer_sdk.values import JSON
 
@@ -57,7 +58,9 @@ class Plan:
     """Every number of a run.
 
     ``settings`` holds each knob, ``changed`` what resumes were allowed to change (field, saved, now, step),
-    ``stream`` how the training data resumes when it is a stream; the rest is arithmetic people ask for.
+    ``stream`` how the training data resumes when it is a stream, ``fit`` for which card memory was planned and
+    what was considered (:func:`~app_trainer_sdk.planning.fit.fit_to_cards`); the rest is arithmetic people ask
+    for.
     """
 
     trainer: str
@@ -78,6 +81,7 @@ class Plan:
     changed: Sequence[Mapping[str, JSON]] = ()
     stream: str = ""
     threads_why: str = ""
+    fit: Mapping[str, Any] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
         """The plan as JSON."""
@@ -115,10 +119,24 @@ def plan_lines(plan: Plan) -> list[str]:
     ]
     if plan.stream:
         lines.append(f"  training data: a stream, resumed {plan.stream}: {STREAMS[plan.stream]}")
+    lines += [f"  {line}" for line in _fit_lines(plan.fit)]
     for name, knob in plan.settings.items():
         asked = "" if knob.requested == knob.effective else f" (asked {knob.requested})"
         lines.append(f"  {name:<28} {knob.effective!s:<14}{asked} {knob.why}".rstrip())
     return lines + [f"  {line}" for line in change_lines(plan.changed)]
+
+
+def _fit_lines(fit: Mapping[str, Any]) -> list[str]:
+    if "not_planned" in fit:
+        return [f"memory is not planned: {fit['not_planned']}"]
+    if not fit:
+        return []
+    needed, available = (f"{fit['memory'][name] / GIB:.2f}" for name in ("needed_bytes", "available_bytes"))
+    ways = len(fit["considered"])
+    return [
+        f"planned for {fit['card']['title']}: {needed} of {available} GiB ({fit['grade']}); "
+        f"{ways} {'way' if ways == 1 else 'ways'} considered"
+    ]
 
 
 if __name__ == "__main__":  # the command by the module's own name, as every other

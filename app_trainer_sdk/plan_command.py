@@ -8,26 +8,21 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from app_trainer_sdk import __version__
-from app_trainer_sdk.errors import BadJob, ExitCode, InternalError, TrainerError
+from app_trainer_sdk.errors import BadJob, ExitCode, Problem, TrainerError
 from app_trainer_sdk.files import read_json, write_json
-from app_trainer_sdk.gpus import CARDS, find_card
+from app_trainer_sdk.gpus import CARDS, Card, find_card
 from app_trainer_sdk.job import Job, check_job, load_job
+from app_trainer_sdk.planning.process import GRADE, ask
 from app_trainer_sdk.registry import find_trainer
 
 SCHEMA = "app.trainer.fit/v1"
-PROGRAM = (sys.executable, "-m", "app_trainer_sdk.training.planning")
-#: No network, and nothing on the terminal but the answer.
-QUIET = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "PYTHONWARNINGS": "ignore"}
-GRADE = "predicted, CPU kernels; context, libraries and headroom declared"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,10 +37,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.job is None:
         parser.error("the following arguments are required: --job")
     try:
-        prices = read_prices(chosen.prices, chosen.price)
         cards = [find_card(word) for word in chosen.gpu] or list(CARDS)
+        prices = read_prices(chosen.prices, chosen.price, cards)
         job = load_job(chosen.job)
         check_job(job, find_trainer(job.trainer))
+        sys.stderr.write(_work_line(job, cards))
         document = plan_document(job, cards, replicas=chosen.ranks, prices=prices)
     except TrainerError as error:
         sys.stderr.write(f"plan: {error}\n")
@@ -62,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def plan_document(
-    job: Job, cards: Sequence[Any], *, replicas: int = 1, prices: Mapping[str, float] | None = None
+    job: Job, cards: Sequence[Card], *, replicas: int = 1, prices: Mapping[str, float] | None = None
 ) -> dict[str, Any]:
     """The plan of ``job`` on ``cards``, as JSON.
 
@@ -91,11 +87,19 @@ def with_choice(job: Job, plan: Mapping[str, Any]) -> dict[str, Any]:
     return {**document, "hyperparameters": {**document.get("hyperparameters", {}), **knobs}}
 
 
-def read_prices(file: Path | None, words: Sequence[str]) -> dict[str, float]:
+def _work_line(job: Job, cards: Sequence[Card]) -> str:
+    """Said at once, beside the answer: a large model takes a while."""
+    names = ", ".join(card.name for card in cards)
+    return f"plan: rehearsing {job.model} without weights, for {names} ...\n"
+
+
+def read_prices(file: Path | None, words: Sequence[str], cards: Sequence[Card] = CARDS) -> dict[str, float]:
     """Prices an hour by the card's name, from a JSON object and from words such as ``L4=0.80``.
 
+    A file is a list of prices and may have more cards than are asked about; a word may not.
+
     Raises:
-        BadJob: a card that is not known, or no number.
+        BadJob: a card that is not known or not asked about, or no number.
     """
     told: dict[str, Any] = {}
     if file is not None:
@@ -108,6 +112,10 @@ def read_prices(file: Path | None, words: Sequence[str]) -> dict[str, float]:
         told |= read
     for word in words:
         name, _, price = word.partition("=")
+        if (card := find_card(name).name) not in [each.name for each in cards]:
+            asked = ", ".join(each.name for each in cards)
+            wrong = Problem("--price", card, f"one of the cards asked about: {asked}")
+            raise BadJob("a price for a card that nobody asked about:", problems=[wrong])
         told[name] = price
     return {find_card(name).name: _price(name, value) for name, value in told.items()}
 
@@ -120,32 +128,6 @@ def _price(name: str, value: Any) -> float:
     if not 0 <= price < 1e6:
         raise BadJob(f"the price {value!r} of {name}", expected="a number", setting="--price")
     return price
-
-
-def ask(request: Mapping[str, Any]) -> dict[str, Any]:
-    """What the planning process answers.
-
-    Raises:
-        TrainerError: what it refused, or that it did not answer.
-    """
-    environment = {**os.environ, **QUIET}
-    done = subprocess.run(
-        PROGRAM, input=json.dumps(request), capture_output=True, text=True, env=environment, check=False
-    )
-    try:
-        found: dict[str, Any] = json.loads(done.stdout)
-    except ValueError:
-        tail = "\n".join(done.stderr.splitlines()[-8:])
-        raise InternalError(f"planning ended with status {done.returncode}:\n{tail}") from None
-    if "error" in found:
-        raise _as_error(found["error"])
-    return found
-
-
-def _as_error(told: Mapping[str, Any]) -> TrainerError:
-    error = TrainerError(told["message"])
-    error.code = ExitCode(told["code"])  # type: ignore[misc]  # its own class is on the other side
-    return error
 
 
 def _parser() -> argparse.ArgumentParser:

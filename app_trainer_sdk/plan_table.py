@@ -49,7 +49,12 @@ def _sheet_row(plan: Mapping[str, Any]) -> list[str]:
 def _why_not(plan: Mapping[str, Any]) -> Iterator[str]:
     if plan["fits"]:
         return
-    name, nearest, cards = plan["card"]["name"], plan["nearest"], plan["sharding"]["cards"]
+    yield f"{plan['card']['name']} is too small even at its leanest; it would fit with {ways_that_fit(plan)}"
+
+
+def ways_that_fit(plan: Mapping[str, Any]) -> str:
+    """Of a card that is too small: other settings, another card, several of them."""
+    nearest, cards = plan["nearest"], plan["sharding"]["cards"]
     ways = []
     if nearest["settings"]:
         ways.append(", ".join(f"{knob} {_json(value)}" for knob, value in nearest["settings"].items()))
@@ -57,9 +62,7 @@ def _why_not(plan: Mapping[str, Any]) -> Iterator[str]:
         ways.append(f"a {nearest['card']}")
     if cards:
         ways.append(f"its state shared by {cards} such cards")
-    yield f"{name} is too small even at its leanest; it would fit with " + (
-        " or ".join(ways) or "nothing that is known"
-    )
+    return " or ".join(ways) or "nothing that is known"
 
 
 def _details(plan: Mapping[str, Any]) -> Iterator[str]:

@@ -30,8 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     console = Console(quiet=chosen.quiet)
     code = run_job(
-        chosen.job, chosen.job_dir, console=console, ranks=chosen.ranks, allow_changes=chosen.allow_changes
-    )
+        chosen.job, chosen.job_dir, console=console, ranks=chosen.ranks, allow_changes=chosen.allow_changes,
+        gpu=chosen.gpu,
+    )  # fmt: skip
     return int(code)
 
 
@@ -47,6 +48,11 @@ def job_parser(program: str, description: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--ranks", type=_count, default=os.environ.get(PREFIX + "RANKS") or "1",
         help="processes that train together, one for each GPU, or sharing the processors (1)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--gpu", default=os.environ.get(PREFIX + "GPU", ""), metavar="CARD",
+        help="plan memory for this card, such as H200 or 24GiB, instead of the one that is there; none: for no "
+        "card",
     )  # fmt: skip
     parser.add_argument("--quiet", action="store_true", help="say nothing on the terminal")
     return parser

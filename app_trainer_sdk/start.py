@@ -28,6 +28,7 @@ class Start:
         weights_identity: what identifies their content.
         ranks: processes that train.
         allow_changes: fields in which this start may differ from its checkpoint.
+        fit: knobs chosen for the card that is there, and how; empty on a machine without one.
     """
 
     directory: str
@@ -39,6 +40,7 @@ class Start:
     weights_identity: Mapping[str, str] = field(default_factory=dict)
     ranks: int = 1
     allow_changes: list[str] = field(default_factory=list)
+    fit: Mapping[str, Any] = field(default_factory=dict)
 
     def save(self) -> Path:
         """Write it where the ranks of this attempt look."""

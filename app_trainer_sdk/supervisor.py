@@ -18,8 +18,10 @@ from typing import Any
 from app_trainer_sdk import __version__
 from app_trainer_sdk.callbacks.sinks import HttpSink, NoSink, Sink
 from app_trainer_sdk.changes import check_allowed
+from app_trainer_sdk.checkpoints import find_checkpoints
 from app_trainer_sdk.claim import alone_in, free_if_untrained, is_finished, make_folder, under_its_name
 from app_trainer_sdk.console import Console, seconds_text
+from app_trainer_sdk.contract import Trainer
 from app_trainer_sdk.errors import ExitCode, StopReason, StopRequested, TrainerError
 from app_trainer_sdk.events import EventLog
 from app_trainer_sdk.files import read_json, write_json
@@ -28,6 +30,8 @@ from app_trainer_sdk.job import Job, check_job, load_job
 from app_trainer_sdk.narrator import Narrator
 from app_trainer_sdk.outcome import describe_failure, outcome_document, status_of
 from app_trainer_sdk.paths import PREFIX, JobDirectory, cache_directory, number_from_environment
+from app_trainer_sdk.planning.fit import PresentCards, cards_to_plan_for, fit_to_cards
+from app_trainer_sdk.preflight.present import present_cards
 from app_trainer_sdk.ranks import LOG_TAIL_LINES, PROGRAM, Ranks
 from app_trainer_sdk.registry import find_trainer
 from app_trainer_sdk.report import write_report
@@ -42,7 +46,7 @@ LAST_SECONDS = 1.0
 
 def run_job(
     job_file: Path, directory: Path, *, console: Console | None = None, ranks: int = 1,
-    allow_changes: Sequence[str] = (),
+    allow_changes: Sequence[str] = (), gpu: str = "",
 ) -> ExitCode:  # fmt: skip
     """Run a job, or go on with it, in ``directory``; on a finished one say so and change nothing.
 
@@ -52,6 +56,7 @@ def run_job(
         console: what a person sees.
         ranks: processes that train together.
         allow_changes: fields of the identity in which a resume may differ from its checkpoint.
+        gpu: the card to plan memory for; empty for those that are there, ``none`` for no plan.
 
     Returns:
         the code the process should exit with.
@@ -64,22 +69,24 @@ def run_job(
         check_allowed(allow_changes, trainer)
         layout = JobDirectory(directory.resolve())
         make_folder(layout.root)
+        cards = cards_to_plan_for(gpu)
         with alone_in(layout.root):
-            return _go_on(job, layout, console, ranks, allow_changes)
+            return _go_on(job, layout, console, ranks, allow_changes, cards)
     except TrainerError as error:
         console.lines([f"error: {error}"])
         return error.code
 
 
 def _go_on(
-    job: Job, layout: JobDirectory, console: Console, ranks: int, allow_changes: Sequence[str]
-) -> ExitCode:
+    job: Job, layout: JobDirectory, console: Console, ranks: int, allow_changes: Sequence[str],
+    cards: PresentCards,
+) -> ExitCode:  # fmt: skip
     free_if_untrained(layout, job)
     job = under_its_name(layout, job, may_change=bool(allow_changes))
     if is_finished(layout, job):
         console.lines([f"{job.identifier()} is already complete: see {layout.report}; nothing was changed"])
         return ExitCode.SUCCEEDED
-    return Supervisor(job, layout, console, ranks=ranks, allow_changes=allow_changes).run()
+    return Supervisor(job, layout, console, ranks=ranks, allow_changes=allow_changes, cards=cards).run()
 
 
 class Supervisor:
@@ -88,6 +95,7 @@ class Supervisor:
     def __init__(
         self, job: Job, layout: JobDirectory, console: Console, sink: Sink | None = None, *, ranks: int = 1,
         allow_changes: Sequence[str] = (), program: Sequence[str] = PROGRAM,
+        cards: PresentCards = present_cards,
     ) -> None:  # fmt: skip
         self._job = job
         self._layout = layout
@@ -103,6 +111,7 @@ class Supervisor:
         self._count = ranks
         self._allow_changes = list(allow_changes)
         self._program = program
+        self._cards = cards
         self._ranks: Ranks | None = None
 
     def run(self) -> ExitCode:
@@ -148,15 +157,26 @@ class Supervisor:
         cache = cache_directory()
         make_folder(cache, setting=PREFIX + "CACHE_DIR")
         with self._interruptible():
+            fit = self._fit(trainer)
             inputs = fetch_inputs(self._job, self._layout.inputs, self._check)
             weights, identities = fetch_weights(self._job, row, cache, self._check)
         start = Start(
             directory=str(self._layout.root), attempt=self._attempt, cache=str(cache), job=self._job.document(),
             inputs={name: str(path) for name, path in inputs.items()},
             weights={role: str(path) for role, path in weights.items()}, weights_identity=identities,
-            ranks=self._count, allow_changes=self._allow_changes,
+            ranks=self._count, allow_changes=self._allow_changes, fit=fit,
         )  # fmt: skip
         start.save()
+
+    def _fit(self, trainer: type[Trainer]) -> dict[str, Any]:
+        """Knobs for the card that is there. A checkpoint has a plan, which is never made again."""
+        cards = [] if find_checkpoints(self._layout.checkpoints) else self._cards()
+        if not cards:
+            return {}
+        self._narrator.hear({"kind": "phase", "name": "plan"})
+        fit = fit_to_cards(self._job, trainer, cards, replicas=self._count)
+        self._narrator.hear({"kind": "phase", "name": "inputs"})
+        return fit
 
     @contextlib.contextmanager
     def _interruptible(self) -> Iterator[None]:

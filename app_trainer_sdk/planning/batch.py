@@ -5,19 +5,42 @@ Pure arithmetic, each number with its reason. This file must not know time, memo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from app_trainer_sdk.data_facts import DataFacts
 from app_trainer_sdk.errors import BadData, BadJob, Problem
 from app_trainer_sdk.hyperparameters import Hyperparameters, batch_equation
 from app_trainer_sdk.plan import Effective
 
+NOTHING: Mapping[str, Effective] = MappingProxyType({})
 FOLLOWS = "follows from global batch = microbatch × accumulation × replicas"
 
 
-def split_update(settings: Hyperparameters, replicas: int, data: DataFacts) -> dict[str, Effective]:
-    """Any two of the three given, the third follows; with fewer, the defaults fill in."""
+def split_update(
+    settings: Hyperparameters, replicas: int, data: DataFacts, chosen: Mapping[str, Effective] = NOTHING
+) -> dict[str, Effective]:
+    """Any two of the three given, the third follows; with fewer, the defaults fill in.
+
+    Args:
+        settings: as asked.
+        replicas: data-parallel ranks.
+        data: how many rows there are, and what a batch must hold.
+        chosen: a microbatch decided elsewhere; the most rows at once where nobody asked for a split.
+
+    Raises:
+        BadJob: the three do not multiply out, or the microbatch is smaller than the trainer can take.
+        BadData: there are fewer rows than that.
+    """
     micro, why_micro = _microbatch(settings, replicas, data)
     _refuse_too_few(micro, data)
     steps, why_steps = _accumulation(settings, micro * replicas)
+    if "microbatch" in chosen and (settings.microbatch, settings.gradient_accumulation_steps) == (
+        "auto",
+        "auto",
+    ):
+        micro, steps, why_micro = _split_as_chosen(micro * steps, chosen["microbatch"], data)
+        why_steps = FOLLOWS
     if data.coupled_rows and steps != 1:
         found = f"{steps} ({why_steps})"
         wrong = Problem("/hyperparameters/gradient_accumulation_steps", found, "1", "rows see each other")
@@ -36,6 +59,19 @@ def split_update(settings: Hyperparameters, replicas: int, data: DataFacts) -> d
         "microbatch": Effective(settings.microbatch, micro, why_micro),
         "gradient_accumulation_steps": Effective(settings.gradient_accumulation_steps, steps, why_steps),
     }
+
+
+def _split_as_chosen(share: int, chosen: Effective, data: DataFacts) -> tuple[int, int, str]:
+    """The microbatch that was chosen, or a smaller one where an update has other rows than planned."""
+    assert isinstance(chosen.effective, int)
+    if data.coupled_rows:
+        return share, 1, chosen.why
+    sizes = [rows for rows in range(max(1, data.minimum_rows), share + 1) if share % rows == 0]
+    rows = max((rows for rows in sizes if rows <= chosen.effective), default=min(sizes, default=share))
+    why = chosen.why
+    if rows != chosen.effective:
+        why = f"the largest divisor of {share} up to {chosen.effective}: {why}"
+    return rows, share // rows, why
 
 
 def _microbatch(settings: Hyperparameters, replicas: int, data: DataFacts) -> tuple[int, str]:

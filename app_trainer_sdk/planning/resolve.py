@@ -41,6 +41,8 @@ def resolve_plan(
     asked: Mapping[str, Any] | None = None,
     parameters: int = 0,
     compile_times: CompileTimes | None = None,
+    chosen: Mapping[str, Effective] | None = None,
+    fit: Mapping[str, Any] | None = None,
 ) -> Plan:
     """Decide every number of a run.
 
@@ -56,13 +58,17 @@ def resolve_plan(
         asked: what the job itself said, to tell a choice from a default.
         parameters: parameters of the model, or 0 when unknown.
         compile_times: what a pilot measured, if one ran.
+        chosen: knobs decided elsewhere, for the card or by an earlier start; used where the settings say
+            ``auto``.
+        fit: how they were decided, kept with the plan.
 
     Raises:
         BadJob: the batch does not multiply out, or an impossible wish.
         BadData: fewer rows than one global batch.
         HardwareUnfit: a precision or an optimizer the device does not have.
     """
-    batch = split_update(settings, replicas, data)
+    chosen = {name: knob for name, knob in (chosen or {}).items() if getattr(settings, name) == "auto"}
+    batch = split_update(settings, replicas, data, chosen)
     micro, steps, total = (_number(batch[name]) for name in BATCH)
     refuse_impossible_order(settings, data, replicas)
     groups = groups_of_batches(settings, trainer, data)
@@ -73,6 +79,8 @@ def resolve_plan(
     knobs |= _machine(settings, device)
     knobs["torch_compile"] = _choose(settings, "torch_compile", *choose_compile(compile_times, updates))
     knobs["optim_8bit"] = _eight_bit(settings, device, trained_parameters(method, parameters))
+    knobs |= {name: knob for name, knob in chosen.items() if name not in BATCH}
+    _refuse_impossible_state(knobs["optim_8bit"], device)
     knobs |= _said(settings, asked or {}, knobs)
     threads, why_threads = cores_of_a_rank(device.cores, device.cores_why, replicas)
     return Plan(
@@ -82,7 +90,7 @@ def resolve_plan(
         threads=threads, threads_why=why_threads,
         precision=str(knobs["mixed_precision"].effective), device=f"{device.kind}: {device.name}",
         batch=batch_equation(micro, steps, replicas) + " examples per update",
-        settings=dict(sorted(knobs.items())), stream=data.stream,
+        settings=dict(sorted(knobs.items())), stream=data.stream, fit=dict(fit or {}),
     )  # fmt: skip
 
 
@@ -180,14 +188,18 @@ def _precision(settings: Hyperparameters, device: DeviceFacts) -> Effective:
     return Effective(asked, "fp16", f"{device.name} has no bf16 arithmetic: fp16 with a loss scale")
 
 
-def _eight_bit(settings: Hyperparameters, device: DeviceFacts, trained: int | None) -> Effective:
-    asked, problem = settings.optim_8bit, device.eight_bit_problem
-    if asked is True and problem:
+def _refuse_impossible_state(knob: Effective, device: DeviceFacts) -> None:
+    problem = device.eight_bit_problem
+    if knob.effective is True and problem:
         raise HardwareUnfit(
             f"a step of 8-bit AdamW on {device.name} does not work: {problem}",
             expected="bitsandbytes and a device it supports",
             setting="/hyperparameters/optim_8bit to 'auto' or false",
         )
+
+
+def _eight_bit(settings: Hyperparameters, device: DeviceFacts, trained: int | None) -> Effective:
+    problem = device.eight_bit_problem
     choice = choose_eight_bit(
         optimizer=settings.optimizer, trained=trained, memory_bytes=device.memory_bytes, problem=problem
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import torch
 from app_trainer_sdk.catalog import ModelRow
 from app_trainer_sdk.changes import RANDOM, SETTINGS, Difference, refuse_differences
 from app_trainer_sdk.checkpoints import IDENTITY, PLAN, Checkpoint, read_document
+from app_trainer_sdk.choice import KNOBS
 from app_trainer_sdk.contract import SupervisedTrainer, Trainer
 from app_trainer_sdk.data_facts import DataFacts
 from app_trainer_sdk.errors import BadData, BadJob, InternalError
@@ -39,8 +40,9 @@ from app_trainer_sdk.training.phases import run_phases
 from app_trainer_sdk.training.random_state import random_problem
 from app_trainer_sdk.values import Examination
 
-#: Knobs that a first start chooses by size and time, for all that follow.
-CHOSEN_ONCE = ("optim_8bit", "torch_compile")
+#: Knobs that a first start chooses by size and time, for all that follow; the second ones only where they
+#: were chosen for a card.
+CHOSEN_ONCE, CHOSEN_FOR_A_CARD = ("optim_8bit", "torch_compile"), KNOBS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,9 +192,10 @@ def _resolve(opened: Opened, start: Start, saved: Plan | None, probe: Callable[[
     if isinstance(trainer, SupervisedTrainer):
         data = dataclasses.replace(data, minimum_rows=trainer.minimum_rows, coupled_rows=trainer.coupled_rows)
     resolve = functools.partial(
-        resolve_plan, _as_chosen(opened.asked, saved), trainer=trainer.name, trainer_version=trainer.version,
+        resolve_plan, opened.asked, trainer=trainer.name, trainer_version=trainer.version,
         model=opened.run.model.name, method=opened.run.method, data=data, replicas=start.ranks,
         asked=start.read_job().hyperparameters, parameters=opened.run.model.parameters,
+        chosen=_chosen(start, saved), fit=_fit(start, saved),
     )  # fmt: skip
     plan = resolve(device=opened.facts)
     assert opened.run.device is not None
@@ -201,15 +204,22 @@ def _resolve(opened: Opened, start: Start, saved: Plan | None, probe: Callable[[
     return plan
 
 
-def _as_chosen(asked: Hyperparameters, saved: Plan | None) -> Hyperparameters:
-    """What a checkpoint's plan chose by size and time stays chosen: another card may be larger or faster."""
-    chosen = {} if saved is None else {name: saved.settings.get(name) for name in CHOSEN_ONCE}
-    kept = {
-        name: knob.effective
-        for name, knob in chosen.items()
-        if knob is not None and knob.requested == "auto" == getattr(asked, name)
-    }
-    return asked.model_copy(update=kept)
+def _chosen(start: Start, saved: Plan | None) -> dict[str, Effective]:
+    """What was chosen by size and time, now or by the start whose checkpoint is taken up, which stays chosen:
+    another card may be larger or faster.
+    """
+    if saved is None:
+        knobs = {name: Effective(**knob) for name, knob in start.fit.get("settings", {}).items()}
+    else:
+        names = (*CHOSEN_ONCE, *CHOSEN_FOR_A_CARD) if saved.fit.get("card") else CHOSEN_ONCE
+        knobs = {name: saved.settings[name] for name in names if name in saved.settings}
+    return {name: knob for name, knob in knobs.items() if knob.requested == "auto"}
+
+
+def _fit(start: Start, saved: Plan | None) -> Mapping[str, Any]:
+    if saved is not None:
+        return saved.fit
+    return {name: value for name, value in start.fit.items() if name != "settings"}
 
 
 def _continued(opened: Opened, start: Start, checkpoint: Checkpoint, saved: Plan, fresh: Plan) -> Plan:

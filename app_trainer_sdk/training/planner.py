@@ -55,13 +55,15 @@ class Planner:
     Args:
         job: the job, valid by itself.
         replicas: data-parallel ranks, one card each.
+        eight_bit_problem: why 8-bit state cannot be had; empty while nothing is known against it.
 
     Raises:
         BadJob: the job asks what its trainer does not have, or the trainer's memory cannot be predicted.
     """
 
-    def __init__(self, job: Job, *, replicas: int = 1) -> None:
+    def __init__(self, job: Job, *, replicas: int = 1, eight_bit_problem: str = "") -> None:
         self._job = job
+        self._eight_bit_problem = eight_bit_problem
         self._replicas = replicas
         self._trainer = _supervised(find_trainer(job.trainer)())
         self._asked, self._row, self._method = check_job(job, type(self._trainer))
@@ -121,7 +123,7 @@ class Planner:
         return list_candidates(
             settings, plan.examples_per_update // self._replicas, minimum_rows=self._trainer.minimum_rows,
             coupled_rows=self._trainer.coupled_rows, can_recompute=self.size.blocks > 0,
-            can_shrink_state=saves and settings.optimizer == "adamw",
+            can_shrink_state=saves and settings.optimizer == "adamw" and not self._eight_bit_problem,
         )  # fmt: skip
 
     def _leanest(self, card: Card, settings: Hyperparameters, plan: Plan) -> Candidate:
@@ -169,6 +171,7 @@ class Planner:
         device = DeviceFacts(
             "cuda", card.title, bf16=card.bf16, cores=CORES * self._replicas, memory_bytes=card.memory_bytes,
             cores_why=f"{CORES} processors for each rank, assumed", shared_memory_bytes=SHARED_BYTES,
+            eight_bit_problem=self._eight_bit_problem,
         )  # fmt: skip
         length = {"updates": UPDATES, "epochs": "auto"} if settings.updates == "auto" else {}
         trainer = self._trainer

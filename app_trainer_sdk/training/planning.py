@@ -19,23 +19,36 @@ from app_trainer_sdk.floors import FLOOR_CARD, floor_document, floor_job, floors
 from app_trainer_sdk.gpus import Card
 from app_trainer_sdk.job import Job
 from app_trainer_sdk.registry import find_trainer
+from app_trainer_sdk.training.device import pick_device
+from app_trainer_sdk.training.optim import eight_bit_problem
 from app_trainer_sdk.training.planner import Planner
 
 
 def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     """Plan ``request["job"]`` on each of ``request["cards"]`` for ``request["replicas"]`` ranks.
 
+    With ``request["here"]`` the cards are those of this machine, and 8-bit state is tried before it is chosen.
     Or tell the floors of ``request["trainer"]``, when that is asked.
     """
     started = time.perf_counter()
     try:
         if "trainer" in request:
             return floors_of(find_trainer(request["trainer"]))
-        planner = Planner(Job.model_validate(request["job"]), replicas=request["replicas"])
+        job, replicas = Job.model_validate(request["job"]), request["replicas"]
+        planner = Planner(job, replicas=replicas)
         plans = [planner.on(Card(**card)) for card in request["cards"]]
+        if request.get("here") and (problem := _state_problem(plans)):
+            planner = Planner(job, replicas=replicas, eight_bit_problem=problem)
+            plans = [planner.on(Card(**card)) for card in request["cards"]]
         return {**planner.facts(), "cards": plans, "seconds": round(time.perf_counter() - started, 3)}
     except TrainerError as error:
         return {"error": {"code": int(error.code), "message": str(error)}}
+
+
+def _state_problem(plans: Sequence[Mapping[str, Any]]) -> str:
+    """Why 8-bit state, which a plan wants, does not work here; empty when it does or nobody wants it."""
+    wanted = any(plan["settings"]["optim_8bit"]["effective"] is True for plan in plans)
+    return eight_bit_problem(pick_device()) if wanted else ""
 
 
 def floors_of(trainer: type[Trainer]) -> dict[str, Any]:

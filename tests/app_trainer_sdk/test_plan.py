@@ -32,6 +32,15 @@ def test_decided_settings_are_what_a_trainer_reads():
     assert plan().resolved(Hyperparameters.read({"seed": 7})).seed == 7
 
 
+def test_a_person_reads_for_which_card_it_was_planned():
+    """Or why it was not."""
+    memory = {"needed_bytes": 1 << 30, "available_bytes": 3 << 29}
+    fit = {"card": {"title": "A card"}, "memory": memory, "grade": "predicted", "considered": [{}, {}]}
+
+    assert "  planned for A card: 1.00 of 1.50 GiB (predicted); 2 ways considered" in plan_lines(plan(fit=fit))
+    assert "  memory is not planned: since" in plan_lines(plan(fit={"not_planned": "since"}))
+
+
 def test_a_person_reads_what_was_asked_what_it_became_and_why():
     """One line for each knob, after the arithmetic."""
     lines = plan_lines(plan())

@@ -35,9 +35,11 @@ def job(tmp_path):
 def test_a_plan_as_json(job, capsys):
     """Every card asked about, in order, with its price; no GPU, no weights, no data."""
     code = main(["--job", job(), "--gpu", "L4", "--gpu", "0.2GiB", "--price", "L4=0.8", "--json"])
-    document = json.loads(capsys.readouterr().out)
+    printed = capsys.readouterr()
+    document = json.loads(printed.out)
 
     assert code == 0
+    assert printed.err == "plan: rehearsing toy-mlp without weights, for L4, 0.2GiB ...\n"
     assert document["schema"] == "app.trainer.fit/v1"
     assert document["fits"] is True
     assert [(each["card"]["name"], each["fits"]) for each in document["cards"]] == [
@@ -94,9 +96,13 @@ def test_the_selection_sheet_has_every_card(job, capsys):
     [
         (["--gpu", "H3000"], "did you mean"),
         (["--price", "L4=cheap"], "expected a number"),
+        (
+            ["--price", "L4=0.8", "--gpu", "H200"],
+            "--price: found L4; expected one of",
+        ),
         (["--prices", "nowhere.json"], "cannot read nowhere.json"),
     ],
-    ids=["card", "price", "prices"],
+    ids=["card", "price", "other card", "prices"],
 )
 def test_wrong_arguments_are_refused_at_once(job, capsys, arguments, told):
     assert main(["--job", job(), *arguments]) == 64

@@ -69,6 +69,30 @@ def test_a_missing_input_is_told_everywhere_alike(tmp_path: Path, toy_job: Any):
     assert not (tmp_path / "dir" / "attempts" / "1" / "logs").exists()
 
 
+def test_what_does_not_fit_is_refused_before_any_download(tmp_path: Path, toy_job: Any, serve: Any):
+    """E3: 78 with the nearest settings, told everywhere alike; the server of the inputs was never asked."""
+    server = serve(lambda handler, request: None)
+    job = toy_job(inputs={"dataset": f"{server.url}/rows"}, hyperparameters={"microbatch": 8})
+    told = io.StringIO()
+    code = run_job(job, tmp_path / "dir", console=Console(told), gpu="0.2GiB")
+    result = json.loads((tmp_path / "dir" / "result.json").read_text())
+
+    assert code is ExitCode.HARDWARE_UNFIT
+    assert (result["failure"]["phase"], result["failure"]["origin"]) == ("plan", "resource")
+    assert "the leanest way that the job allows (microbatch 8, " in told.getvalue()
+    assert "expected a T4" in result["failure"]["message"]
+    assert server.received == []
+
+
+def test_a_resume_is_not_planned_again(tmp_path: Path, toy_job: Any):
+    """A checkpoint has its plan: a card that is too small for a new start is no reason to refuse."""
+    (tmp_path / "dir" / "checkpoints" / "step-00000001").mkdir(parents=True)
+    job = toy_job(inputs={"dataset": "rows.jsonl"})
+    code = run_job(job, tmp_path / "dir", console=Console(io.StringIO()), gpu="0.2GiB")
+
+    assert code is ExitCode.INPUT_MISSING
+
+
 def test_the_next_start_is_the_next_attempt(tmp_path: Path, toy_job: Any):
     """A failed job may be tried again in the same directory; a control plane may count itself."""
     job = toy_job(inputs={"dataset": "rows.jsonl"})

@@ -16,10 +16,11 @@ from app_trainer_sdk.planning.batch import split_update
 
 def numbers(
     rows: int | None = 3200, *, replicas: int = 1, minimum_rows: int = 1, coupled_rows: bool = False,
-    **asked: Any,
+    chosen: int = 0, **asked: Any,
 ) -> dict[str, Effective]:  # fmt: skip
     data = DataFacts(rows, minimum_rows=minimum_rows, coupled_rows=coupled_rows)
-    return split_update(Hyperparameters.read(asked), replicas, data)
+    there = {"microbatch": Effective("auto", chosen, "the fastest that fits")} if chosen else {}
+    return split_update(Hyperparameters.read(asked), replicas, data, there)
 
 
 def batch(made: Mapping[str, Effective]) -> tuple[Any, ...]:
@@ -105,3 +106,28 @@ def test_no_microbatch_is_smaller_than_the_trainer_can_take():
             numbers(minimum_rows=2, **asked)
     with pytest.raises(BadData, match="1 rows; expected at least 2"):
         numbers(1, minimum_rows=2)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "rows", "replicas", "asked", "expected"),
+    [
+        (4, 3200, 1, {}, (4, 2, 8)),
+        (64, 3200, 1, {"global_batch": 128}, (64, 2, 128)),
+        (16, 3200, 2, {"global_batch": 64}, (16, 2, 64)),
+        (8, 6, 1, {}, (6, 1, 6)),
+        (4, 6, 1, {}, (3, 2, 6)),
+        (8, 3200, 1, {"microbatch": 2}, (2, 1, 2)),
+        (8, 3200, 1, {"gradient_accumulation_steps": 4, "global_batch": 16}, (4, 4, 16)),
+    ],
+)
+def test_a_microbatch_chosen_for_a_card_divides_the_same_update(chosen, rows, replicas, asked, expected):
+    """It is the most rows at once, fewer where the data has too few, and never instead of what was asked."""
+    assert expected == batch(numbers(rows, replicas=replicas, chosen=chosen, **asked))
+
+
+def test_a_microbatch_chosen_for_a_card_says_so():
+    """Its reason comes along, and what became of it."""
+    assert numbers(chosen=4)["microbatch"] == Effective("auto", 4, "the fastest that fits")
+    assert numbers(6, chosen=4)["microbatch"].why == "the largest divisor of 6 up to 4: the fastest that fits"
+    assert batch(numbers(coupled_rows=True, chosen=4)) == (8, 1, 8)
+    assert batch(numbers(global_batch=13, minimum_rows=2, chosen=4)) == (13, 1, 13)

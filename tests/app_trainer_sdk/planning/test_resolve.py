@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import numpy
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from app_trainer_sdk.data_facts import DataFacts
 from app_trainer_sdk.errors import BadData, BadJob, ExitCode, HardwareUnfit
 from app_trainer_sdk.hyperparameters import Hyperparameters
-from app_trainer_sdk.plan import DeviceFacts, Plan, plan_lines
+from app_trainer_sdk.plan import DeviceFacts, Effective, Plan, plan_lines
 from app_trainer_sdk.planning.resolve import resolve_plan
 from app_trainer_sdk.tradeoffs import CompileTimes
 from app_trainer_sdk.training.order import Order
@@ -29,12 +30,14 @@ OLD_CARD = dataclasses.replace(CARD, name="an old card", bf16=False)
 def plan(
     rows: int | None = 3200, *, replicas: int = 1, device: DeviceFacts = CPU, minimum_rows: int = 1,
     coupled_rows: bool = False, method: str = "lora", parameters: int = 0,
-    compile_times: CompileTimes | None = None, groups: tuple[int, ...] = (), **asked: Any,
+    compile_times: CompileTimes | None = None, chosen: Mapping[str, Effective] | None = None,
+    fit: Mapping[str, Any] | None = None, groups: tuple[int, ...] = (), **asked: Any,
 ) -> Plan:  # fmt: skip
     data = DataFacts(rows, minimum_rows=minimum_rows, coupled_rows=coupled_rows, group_sizes=groups)
     return resolve_plan(
         Hyperparameters.read(asked), trainer="text", trainer_version="1", model="m", method=method, data=data,
         device=device, replicas=replicas, asked=asked, parameters=parameters, compile_times=compile_times,
+        chosen=chosen, fit=fit,
     )  # fmt: skip
 
 
@@ -206,6 +209,24 @@ def test_eight_bit_state_is_chosen_by_size_method_and_device():
 
     assert [each.settings["optim_8bit"].effective for each in chosen] == [True, False, False, False]
     assert "47% of the card's 24.0 GiB" in chosen[0].settings["optim_8bit"].why
+
+
+def test_what_was_chosen_for_a_card_stands_where_nobody_asked():
+    """Each knob with the reason it came with; an explicit wish is never touched, and the choice is kept."""
+    chosen = {
+        "gradient_checkpointing": Effective("auto", True, "saves what would not fit otherwise"),
+        "optim_8bit": Effective("auto", True, "saves what would not fit otherwise"),
+        "microbatch": Effective("auto", 2, "the fastest split of the update that fits"),
+    }
+    made = plan(device=CARD, chosen=chosen, fit={"grade": "predicted"}, optim_8bit=False)
+
+    assert made.settings["gradient_checkpointing"] == chosen["gradient_checkpointing"]
+    assert made.settings["microbatch"] == chosen["microbatch"]
+    assert made.settings["optim_8bit"].effective is False
+    assert made.fit == {"grade": "predicted"}
+    broken = dataclasses.replace(CARD, eight_bit_problem="no kernels")
+    with pytest.raises(HardwareUnfit, match="no kernels"):
+        plan(device=broken, chosen=chosen)
 
 
 def test_eight_bit_state_that_does_not_work():

@@ -25,7 +25,7 @@ TOY, OWN_LOOP = "app_trainer_sdk.testing.toys:ToyTrainer", "small_models:Wandere
 SETTINGS = {"rows": 12, "validation_rows": 0, "updates": 3, "global_batch": 4, "checkpoint_every": 1}
 
 
-def start_of(directory, attempt=1, *, allow=(), trainer=TOY, **settings):
+def start_of(directory, attempt=1, *, allow=(), trainer=TOY, fit=None, **settings):
     directory.mkdir(exist_ok=True)
     asked = {"updates": 3, "checkpoint_every": 1} if trainer == OWN_LOOP else SETTINGS
     job = {
@@ -34,7 +34,7 @@ def start_of(directory, attempt=1, *, allow=(), trainer=TOY, **settings):
     }  # fmt: skip
     return Start(
         directory=str(directory), attempt=attempt, cache=str(directory / "cache"), job=job,
-        allow_changes=[*allow],
+        allow_changes=[*allow], fit=fit or {},
     )  # fmt: skip
 
 
@@ -86,6 +86,31 @@ def test_a_resume_uses_the_saved_plan(tmp_path):
     assert plan.settings["checkpoint_every"].effective == 2
     assert plan.settings["evaluate_every"].effective == 1
     assert dataclasses.replace(plan, settings={}) == dataclasses.replace(first, settings={})
+
+
+FIT = {
+    "settings": {
+        "microbatch": {"requested": "auto", "effective": 2, "why": "the fastest split of the update that fits"},
+        "gradient_checkpointing": {"requested": "auto", "effective": True, "why": "saves what would not fit"},
+        "optim_8bit": {"requested": False, "effective": False, "why": "asked for"},
+    },
+    "card": {"name": "L4"}, "considered": [{"verdict": "fits"}],
+}  # fmt: skip
+
+
+def test_a_plan_for_a_card_is_kept_and_never_made_again(tmp_path):
+    """The knobs chosen for the card that was there are the run's; a resume elsewhere goes on with them."""
+    first = trained(start_of(tmp_path, fit=FIT, optim_8bit=False), stop_at=4)
+    larger = {"settings": {"microbatch": {"requested": "auto", "effective": 4, "why": "it fits"}}}
+    again, checkpoint = settled(start_of(tmp_path, attempt=2, fit=larger, optim_8bit=False))
+    nowhere, _ = settled(start_of(tmp_path, attempt=3, optim_8bit=False))
+    knobs = first.settings
+
+    assert checkpoint is not None
+    assert (knobs["microbatch"].effective, knobs["gradient_accumulation_steps"].effective) == (2, 2)
+    assert knobs["gradient_checkpointing"] == Effective("auto", True, "saves what would not fit")
+    assert first.fit == {"card": {"name": "L4"}, "considered": [{"verdict": "fits"}]}
+    assert first == again == nowhere
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def plan():
     module = types.ModuleType("planned_trainer")
     sys.modules[module.__name__] = module
 
-    def make(width, depth, cards, replicas=1, **hyperparameters):
+    def make(width, depth, cards, replicas=1, here=False, **hyperparameters):
         def build(run):
             layers = [nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(depth)]
             return Modules(nn.Sequential(*layers), blocks=layers)
@@ -50,6 +50,7 @@ def plan():
         request_ = {
             "job": job.document(),
             "replicas": replicas,
+            "here": here,
             "cards": [dataclasses.asdict(each) for each in cards],
         }
         return answer(request_)
@@ -111,6 +112,19 @@ def test_state_too_large_for_one_card_is_counted_in_cards(plan):
     assert not on_card["fits"]
     assert on_card["sharding"]["state_bytes"] == pytest.approx(16 * 2 * 10_000**2, rel=0.01)
     assert on_card["sharding"]["cards"] in (2, 3)
+
+
+def test_state_that_cannot_be_shrunk_here_is_not_planned_with(plan, monkeypatch):
+    """On the machine itself 8-bit state is tried before it is chosen; elsewhere nobody knows."""
+    monkeypatch.setattr("app_trainer_sdk.training.planning.eight_bit_problem", lambda device: "no kernels")
+    asked = {"global_batch": 1, "gradient_checkpointing": False}
+    card = card_of(1200 * MIB)
+    (elsewhere,) = plan(4_000, 4, [card], **asked)["cards"]
+    (here,) = plan(4_000, 4, [card], here=True, **asked)["cards"]
+
+    assert elsewhere["chosen"]["optim_8bit"] is True
+    assert not here["fits"]
+    assert {each["optim_8bit"] for each in here["considered"]} == {False}
 
 
 def test_a_trainer_with_a_loop_of_its_own_is_refused():
