@@ -17,6 +17,7 @@ VERBS = {
     "describe": ("describe", "print what the installed trainers offer"),
     "floors": ("floors", "compute the least GPU memory of a trainer's models, for its catalog"),
     "plan": ("plan_command", "tell whether a job fits, on which cards and with which settings"),
+    "preflight": ("preflight.command", "tell whether this machine can run a job, before any download"),
     "pilot": ("pilot", "measure one complete pass of everything a job does, before a long run"),
     "run": ("run", "run a job, or go on with it"),
     "checkpoints": ("checkpoints", "list a job's checkpoints, and why one is not valid"),

@@ -22,7 +22,7 @@ from app_trainer_sdk.pilot_page import pilot_page
 from app_trainer_sdk.pilot_verdict import estimate, verdict
 from app_trainer_sdk.planning.fit import cards_to_plan_for
 from app_trainer_sdk.registry import find_trainer
-from app_trainer_sdk.run import job_parser
+from app_trainer_sdk.run import job_parser, require_gpu
 from app_trainer_sdk.supervisor import Supervisor
 
 FOLDER = "pilot"
@@ -33,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Pilot a job: 0 for go, 70 for no-go, or the code of what stopped it."""
     parser = job_parser("app-trainer pilot", "Measure one complete pass of a job's operations.")
     chosen = parser.parse_args(arguments)
+    require_gpu(chosen.require_gpu)
     console = Console(quiet=chosen.quiet)
     return int(pilot_job(chosen.job, chosen.job_dir, console=console, ranks=chosen.ranks, gpu=chosen.gpu))
 

@@ -13,6 +13,7 @@ from app_trainer_sdk.changes import OPTION
 from app_trainer_sdk.console import Console
 from app_trainer_sdk.errors import ExitCode
 from app_trainer_sdk.paths import PREFIX
+from app_trainer_sdk.preflight.facts import REQUIRE_GPU
 from app_trainer_sdk.supervisor import run_job
 
 #: More processes than any one machine has accelerators for.
@@ -29,6 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )  # fmt: skip
     chosen = parser.parse_args(arguments)
     console = Console(quiet=chosen.quiet)
+    require_gpu(chosen.require_gpu)
     code = run_job(
         chosen.job, chosen.job_dir, console=console, ranks=chosen.ranks, allow_changes=chosen.allow_changes,
         gpu=chosen.gpu,
@@ -54,8 +56,17 @@ def job_parser(program: str, description: str) -> argparse.ArgumentParser:
         help="plan memory for this card, such as H200 or 24GiB, instead of the one that is there; none: for no "
         "card",
     )  # fmt: skip
+    parser.add_argument(
+        "--require-gpu", action="store_true", help="end with 78 where the processors would train"
+    )
     parser.add_argument("--quiet", action="store_true", help="say nothing on the terminal")
     return parser
+
+
+def require_gpu(asked: bool) -> None:
+    """Remember the wish where the preflight of this process looks for it."""
+    if asked:
+        os.environ[REQUIRE_GPU] = "1"
 
 
 def _count(text: str) -> int:

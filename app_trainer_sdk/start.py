@@ -12,6 +12,8 @@ from app_trainer_sdk.job import Job
 from app_trainer_sdk.paths import JobDirectory
 
 START = "start.json"
+#: What the first rank told of its software and device, beside it.
+ENVIRONMENT = "environment.json"
 
 
 @dataclass(frozen=True)

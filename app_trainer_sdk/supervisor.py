@@ -31,6 +31,7 @@ from app_trainer_sdk.narrator import Narrator
 from app_trainer_sdk.outcome import describe_failure, outcome_document, status_of
 from app_trainer_sdk.paths import PREFIX, JobDirectory, cache_directory, number_from_environment
 from app_trainer_sdk.planning.fit import PresentCards, cards_to_plan_for, fit_to_cards
+from app_trainer_sdk.preflight import command as preflight
 from app_trainer_sdk.preflight.present import present_cards
 from app_trainer_sdk.ranks import LOG_TAIL_LINES, PROGRAM, Ranks
 from app_trainer_sdk.registry import find_trainer
@@ -137,6 +138,7 @@ class Supervisor:
             if not self._layout.job.exists():
                 write_json(self._layout.job, self._job.document())
             self._narrator.say("job.accepted", status="running", sdk=__version__)
+            self._look_at_machine()
             self._prepare_start()
             return self._supervise()
         except (Exception, StopRequested) as error:  # noqa: BLE001 - the end is told whatever it is
@@ -149,6 +151,15 @@ class Supervisor:
             folder = self._layout.attempt(int(read_json(self._layout.result)["attempt"]))
             for path in (self._layout.report, self._layout.result):
                 path.replace(folder / path.name)
+
+    def _look_at_machine(self) -> None:
+        """Refuse a machine that cannot do the job before anything is fetched; settle where libraries write."""
+        report, variables = preflight.look(self._job, self._layout.root, ranks=self._count)
+        write_json(self._folder / preflight.FILE, report.document())
+        self._console.lines(report.doubts())
+        if (error := report.error()) is not None:
+            raise error
+        preflight.apply(variables)
 
     def _prepare_start(self) -> None:
         """Make inputs and weights local; a rank never downloads."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from app_trainer_sdk.gpus import Card
 from app_trainer_sdk.preflight.devices import Found, Probe, look
+from app_trainer_sdk.preflight.image import TorchBuild, installed_torch
 from app_trainer_sdk.preflight.visible import Visible, visible_devices
 
 
@@ -24,7 +25,17 @@ def present_devices(
 
 
 def present_cards(
-    environment: Mapping[str, str] | None = None, probes: Sequence[Probe] | None = None
-) -> list[Card]:
-    """The same as cards that planning knows, in the order of local ranks; none on a machine without."""
-    return [device.card() for device in present_devices(environment, probes)[1].devices]
+    environment: Mapping[str, str] | None = None, probes: Sequence[Probe] | None = None,
+    build: TorchBuild | None = None,
+) -> list[Card]:  # fmt: skip
+    """The same as cards that planning knows, in the order of local ranks; none where the processors will train.
+
+    Args:
+        environment: variables of that process; this one's when not given.
+        probes: who is asked instead of the drivers.
+        build: its torch; the installed one when not given. One built for the CPU leaves every card alone.
+    """
+    found, visible = present_devices(environment, probes)
+    if not visible.devices or not (build or installed_torch(environment)).drives(found.vendor):
+        return []
+    return [device.card() for device in visible.devices]

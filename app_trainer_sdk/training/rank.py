@@ -19,18 +19,20 @@ from typing import Any, NoReturn
 
 from app_trainer_sdk.channel import RankChannel, StopToken
 from app_trainer_sdk.checkpoints import Checkpoint
+from app_trainer_sdk.contract import SupervisedTrainer
 from app_trainer_sdk.errors import ExitCode
 from app_trainer_sdk.files import sha256_tree, write_json
 from app_trainer_sdk.handle import Run
 from app_trainer_sdk.outcome import code_of, describe_failure, outcome_document
 from app_trainer_sdk.paths import JobDirectory
 from app_trainer_sdk.plan import Plan
-from app_trainer_sdk.start import Start
+from app_trainer_sdk.start import ENVIRONMENT, Start
 from app_trainer_sdk.training.checkpoint import CheckpointStore, load_checkpoint
 from app_trainer_sdk.training.compiled import count_graphs
 from app_trainer_sdk.training.device import pick_device
 from app_trainer_sdk.training.drive import Desk, Drive
 from app_trainer_sdk.training.ema import averaged
+from app_trainer_sdk.training.environment import describe_environment
 from app_trainer_sdk.training.finished import is_trained, pick_for_export
 from app_trainer_sdk.training.handover import ask_again, export_artifacts
 from app_trainer_sdk.training.ledger import Ledger, Policy, Row
@@ -39,8 +41,10 @@ from app_trainer_sdk.training.memory import probe_for
 from app_trainer_sdk.training.metrics import append_line
 from app_trainer_sdk.training.opening import Opened, identity_of, open_job, prepare, settle_plan, store_of
 from app_trainer_sdk.training.optimizer_state import described
+from app_trainer_sdk.training.qualify import qualify_in_process, refuse_unqualified
 from app_trainer_sdk.training.stream_feed import told_place
 from app_trainer_sdk.training.team import Team
+from app_trainer_sdk.training.touch import touch_device
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,11 +105,25 @@ class Rank:
         bits = 8 if plan.settings["optim_8bit"].effective is True else 32
         team.compare("precision and optimizer state", f"{plan.precision}, {bits} bits", check)
         self._say_plan(opened, plan, store)
+        self._touch_device(opened, plan)
         self.enter("prepare")
         with team.first("the phases", check):
             opened = prepare(opened, plan, ledger, verify=team.speaks)
         check()
         return Ready(opened, plan, checkpoint, store, ledger)
+
+    def _touch_device(self, opened: Opened, plan: Plan) -> None:
+        """The device proves that it computes, and tells what it is, before anything large is loaded."""
+        assert opened.run.device is not None
+        own_loop = not isinstance(opened.trainer, SupervisedTrainer)
+        touch_device(opened.run.device, None if own_loop else plan.resolved(opened.asked))
+        if self.team.speaks:
+            folder = self.layout.attempt(self.start.attempt)
+            known = describe_environment(opened.run.device)
+            operations = qualify_in_process(folder, self.token.check) if known["torch"]["hip"] else {}
+            data = {"fingerprint": opened.examination.fingerprint, "rows": opened.examination.rows}
+            write_json(folder / ENVIRONMENT, {**known, "operations": operations, "data": data})
+            refuse_unqualified(operations, plan)
 
     def connect(self, opened: Opened) -> Run:
         """Form the groups of all ranks; the handle to train with, whose check asks them all."""

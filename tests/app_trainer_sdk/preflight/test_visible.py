@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app_trainer_sdk.preflight.devices import Device, FixedProbe, Found
+from app_trainer_sdk.preflight.image import TorchBuild
 from app_trainer_sdk.preflight.present import present_cards
 from app_trainer_sdk.preflight.visible import visible_devices
 
@@ -73,6 +74,8 @@ def test_numbers_of_unlike_cards_are_uncertain():
 
 
 def test_present_cards_are_the_visible_ones():
-    cards = present_cards({"CUDA_VISIBLE_DEVICES": "3,1"}, [FixedProbe(machine(names=("A", "B", "C", "D")))])
+    """As far as the installed torch was built for them."""
+    given = {"CUDA_VISIBLE_DEVICES": "3,1"}, [FixedProbe(machine(names=("A", "B", "C", "D")))]
 
-    assert [card.name for card in cards] == ["D", "B"]
+    assert [card.name for card in present_cards(*given, TorchBuild(cuda="13.0"))] == ["D", "B"]
+    assert present_cards(*given, TorchBuild(hip="7.0")) == []
