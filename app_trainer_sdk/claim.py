@@ -18,6 +18,7 @@ from app_trainer_sdk.errors import BadJob, DependencyUnavailable, DiskFull, Prob
 from app_trainer_sdk.files import read_json, remove_tree
 from app_trainer_sdk.job import Job
 from app_trainer_sdk.paths import JobDirectory
+from app_trainer_sdk.redaction import without_secrets
 
 
 def under_its_name(layout: JobDirectory, job: Job, *, may_change: bool = False) -> Job:
@@ -27,7 +28,7 @@ def under_its_name(layout: JobDirectory, job: Job, *, may_change: bool = False) 
     changed on a resume goes on under the name it began with.
     """
     there = _read_ours(layout.job)
-    asked = {**job.document(), "callbacks": None, "job_id": None}
+    asked = {**without_secrets(job.document()), "callbacks": None, "job_id": None}
     same = asked == {**there, "callbacks": None, "job_id": None}
     return job.under_name(str(there["job_id"])) if "job_id" in there and (same or may_change) else job
 
@@ -42,12 +43,12 @@ def is_finished(layout: JobDirectory, job: Job) -> bool:
     if there and there.get("job_id") != job.identifier():
         raise BadJob(
             f"{layout.root} belongs to job {there.get('job_id')}, not to {job.identifier()}:",
-            problems=_differences(there, job.document()),
+            problems=_differences(there, without_secrets(job.document())),
             expected=f"a directory of job {job.identifier()}", setting="--job-dir, or the job back",
         )  # fmt: skip
     finished = _read_ours(layout.result).get("status") == "succeeded"
     if finished and there:
-        _refuse_changes(there, job.document(), layout)
+        _refuse_changes(there, without_secrets(job.document()), layout)
     return finished
 
 
@@ -56,7 +57,7 @@ def free_if_untrained(layout: JobDirectory, job: Job) -> None:
 
     A start that failed before the first checkpoint must not keep its mended job out.
     """
-    there, asked = _read_ours(layout.job), job.document()
+    there, asked = _read_ours(layout.job), without_secrets(job.document())
     began = (layout.root / "attempts").is_dir()  # the file is an earlier start's, and not somebody else's
     trained = any(layout.checkpoints.glob("step-*"))
     if not there or not began or trained or _read_ours(layout.result).get("status") == "succeeded":

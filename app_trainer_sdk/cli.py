@@ -20,6 +20,7 @@ VERBS = {
     "preflight": ("preflight.command", "tell whether this machine can run a job, before any download"),
     "pilot": ("pilot", "measure one complete pass of everything a job does, before a long run"),
     "run": ("run", "run a job, or go on with it"),
+    "events": ("callbacks.flush", "send the events of a job that nobody heard yet"),
     "checkpoints": ("checkpoints", "list a job's checkpoints, and why one is not valid"),
 }
 ALIASES = {"train": "run"}

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
+from app_trainer_sdk.redaction import redact
+
 BAR_CHARACTERS = 24
 PLAIN_SECONDS = 5.0
 FALLBACK_COLUMNS = 80
@@ -56,7 +58,7 @@ class Console:
     def _write(self, text: str) -> None:
         """A reader who went away (``run | head``) does not stop the run."""
         try:
-            self._stream.write(text)
+            self._stream.write(redact(text))
             self._stream.flush()
         except (OSError, ValueError):
             self._quiet = True

@@ -20,7 +20,7 @@ expected, and which setting to change. This file must not know who raises or who
     ├── GpuOutOfMemory         79
     ├── GpuFault               80
     └── Diverged               82
-    StopRequested (a BaseException)  75 interrupted, 77 deadline, 81 canceled
+    StopRequested (a BaseException)  75 interrupted, 76 fenced, 77 deadline, 81 canceled
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 Origin = Literal["user", "system", "resource"]
-StopReason = Literal["interrupted", "deadline", "canceled", "peer"]
+StopReason = Literal["interrupted", "deadline", "canceled", "fenced", "peer"]
 
 
 class ExitCode(enum.IntEnum):
@@ -214,6 +214,7 @@ class StopRequested(BaseException):
         "interrupted": ExitCode.INTERRUPTED,
         "deadline": ExitCode.DEADLINE,
         "canceled": ExitCode.CANCELED,
+        "fenced": ExitCode.FENCED,
         "peer": ExitCode.PEER_FAILED,
     }
 

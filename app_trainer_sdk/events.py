@@ -11,19 +11,23 @@ import json
 import logging
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from app_trainer_sdk.files import finite, write_atomic
+from app_trainer_sdk.files import finite, sync_directory, write_atomic
+from app_trainer_sdk.redaction import redacted
 
 LOG = logging.getLogger(__name__)
 
 EVENT_BYTES = 4096
 METRICS_IN_EVENT = 32
 TERMINAL_TYPES = frozenset({"job.succeeded", "job.failed", "job.canceled"})
+#: After one of these a start says nothing more; after an interruption another one goes on.
+ENDING_TYPES = TERMINAL_TYPES | {"job.interrupted"}
+EVENTS, TERMINAL = "events.jsonl", "terminal.json"
 
 
 def utc_now() -> datetime:
@@ -58,6 +62,11 @@ class Event:
         """Progress is a snapshot: a later one makes an unsent earlier one worthless."""
         return self.type == "job.progress"
 
+    @property
+    def terminal(self) -> bool:
+        """Whether nothing of the job comes after it."""
+        return self.type in TERMINAL_TYPES
+
 
 class EventLog:
     """Makes events of one attempt in order and keeps them on disk.
@@ -79,36 +88,77 @@ class EventLog:
         instance: str,
         now: Callable[[], datetime] = utc_now,
     ) -> None:
-        self._path = directory / "events.jsonl"
-        self._terminal = directory / "terminal.json"
+        self._path = directory / EVENTS
+        self._terminal = directory / TERMINAL
         self._job_id = job_id
         self._attempt = attempt
-        self._instance = instance
+        self.instance = instance
         self._now = now
         _cut_torn_line(self._path)
         self._sequence = last_sequence(self._path)
+        self._least = 1
+
+    def go_on_from(self, sequence: int) -> None:
+        """Number the next event at least so: what the receiver expects of a replacement with an empty disk."""
+        self._least = max(self._least, sequence)
 
     def add(self, kind: str, **facts: Any) -> Event:
-        """Make the next event, store it, and return it for sending."""
-        self._sequence += 1
+        """Make the next event, store it, and return it for sending.
+
+        There is one terminal event an attempt: once it is on the disk, ending again gives the same one back.
+        """
+        if kind in TERMINAL_TYPES and (kept := read_terminal(self._terminal.parent)) is not None:
+            return kept
+        self._sequence = max(self._sequence + 1, self._least)
         document = {
             "v": 1, "id": f"{self._job_id}.{self._attempt}.{self._sequence}", "job_id": self._job_id,
-            "attempt": self._attempt, "instance": self._instance, "seq": self._sequence, "type": kind,
-            "time": self._now().isoformat(timespec="milliseconds").replace("+00:00", "Z"), **facts,
+            "attempt": self._attempt, "instance": self.instance, "seq": self._sequence, "type": kind,
+            "time": self._now().isoformat(timespec="milliseconds").replace("+00:00", "Z"), **redacted(facts),
         }  # fmt: skip
         event = encode_event(document)
         try:
+            if event.terminal:
+                _keep_terminal(self._terminal, event.body)
             _append(self._path, event.body + b"\n", sync=not event.replaceable)
-            if kind in TERMINAL_TYPES:
-                self._keep_terminal(event)
         except OSError as error:  # a full disk must not keep the control plane from hearing of it
             LOG.warning("event %s is sent but not kept: %s", event.id, error)
         return event
 
-    def _keep_terminal(self, event: Event) -> None:
-        """There is one terminal event an attempt; it is on disk before anybody hears of it."""
-        if not self._terminal.exists():
-            write_atomic(self._terminal, event.body)
+
+def read_events(folder: Path) -> list[Event]:
+    """The events of an attempt's folder in order; what a kill cut off is passed over."""
+    return [Event(json.loads(line), line) for line in _whole_lines(folder / EVENTS)]
+
+
+def read_terminal(folder: Path) -> Event | None:
+    """The terminal event of an attempt's folder, byte for byte, None without a whole one."""
+    try:
+        body = (folder / TERMINAL).read_bytes()
+        document = json.loads(body)
+        return Event(document, body) if document["type"] in TERMINAL_TYPES else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def lighter(event: Event) -> Event:
+    """The event without metrics and settings, for a receiver that finds it too large; a terminal one as is."""
+    if event.terminal:
+        return event
+    return encode_event(_drop_metrics(_drop_data(dict(event.document))))
+
+
+def _keep_terminal(path: Path, body: bytes) -> None:
+    """It is on the disk before anybody hears of it, made by one process alone and never replaced."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    except FileExistsError:
+        write_atomic(path, body)  # cut off by a kill, so nobody heard of it: a whole one was given back before
+        return
+    with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor, not a path
+        file.write(body)
+        file.flush()
+        os.fsync(file.fileno())
+    sync_directory(path.parent)
 
 
 def encode_event(document: Mapping[str, Any]) -> Event:
@@ -122,7 +172,10 @@ def encode_event(document: Mapping[str, Any]) -> Event:
         names = [name for name, value in metrics.items() if _has_nonfinite(value)]
         kept["nonfinite"] = sorted({*kept.get("nonfinite", []), *names})
         kept["metrics"] = dict(list(metrics.items())[:METRICS_IN_EVENT])
-    for shorten in (_keep, _drop_traceback, _cut_message, _drop_data, _drop_metrics, _only_envelope):
+    for shorten in (
+        _keep, _drop_traceback, _cut_message, _drop_data, _halve_metrics, _halve_metrics, _drop_metrics,
+        _only_envelope,
+    ):  # fmt: skip
         kept = shorten(kept)
         body = json.dumps(finite(kept), separators=(",", ":"), allow_nan=False, default=str).encode()
         if len(body) <= EVENT_BYTES:
@@ -132,15 +185,17 @@ def encode_event(document: Mapping[str, Any]) -> Event:
 
 def last_sequence(path: Path) -> int:
     """Sequence number of the last whole event in a log, 0 without one."""
-    if not path.exists():
-        return 0
-    last = 0
-    for line in path.read_bytes().splitlines():
+    return max((int(json.loads(line)["seq"]) for line in _whole_lines(path)), default=0)
+
+
+def _whole_lines(path: Path) -> Iterator[bytes]:
+    """Lines of a log that are events; one cut off by a kill is none."""
+    for line in path.read_bytes().splitlines() if path.exists() else ():
         try:
-            last = max(last, int(json.loads(line)["seq"]))
+            if int(json.loads(line)["seq"]) > 0:
+                yield line
         except (ValueError, KeyError, TypeError):
-            continue  # a line cut off by a kill
-    return last
+            continue
 
 
 def _append(path: Path, line: bytes, *, sync: bool) -> None:
@@ -194,6 +249,13 @@ def _cut_message(document: dict[str, Any]) -> dict[str, Any]:
 
 def _drop_data(document: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in document.items() if name not in ("settings", "data", "inputs")}
+
+
+def _halve_metrics(document: dict[str, Any]) -> dict[str, Any]:
+    metrics = document.get("metrics")
+    if not isinstance(metrics, Mapping):
+        return document
+    return {**document, "metrics": dict(list(metrics.items())[: len(metrics) // 2])}
 
 
 def _drop_metrics(document: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ It must not know what the files mean.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -88,6 +89,17 @@ def json_bytes(document: Any) -> bytes:
 def read_json(path: Path) -> Any:
     """Parse a JSON file."""
     return json.loads(path.read_bytes())
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a JSON-lines file, none when it is not there; what a kill cut off is passed over."""
+    if not path.exists():
+        return []
+    rows = []
+    for line in path.read_bytes().splitlines():
+        with contextlib.suppress(ValueError):
+            rows.append(json.loads(line))
+    return [row for row in rows if isinstance(row, dict)]
 
 
 def sync_directory(path: Path) -> None:

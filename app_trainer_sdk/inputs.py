@@ -18,6 +18,7 @@ from app_trainer_sdk.catalog import ModelRow, WeightSource
 from app_trainer_sdk.errors import BadJob, DependencyUnavailable, DiskFull, InputMissing, is_disk_full
 from app_trainer_sdk.files import sha256_file
 from app_trainer_sdk.job import FileReference, Job, WeightsReference
+from app_trainer_sdk.redaction import shown_url
 
 PIECE_BYTES = 1 << 20
 NAME_BYTES = 128
@@ -153,13 +154,6 @@ def _file_name(url: str) -> str:
         Path(unquote(urlsplit(url).path)).name.replace("\0", "").encode()[-NAME_BYTES:].decode(errors="ignore")
     )
     return name if name not in ("", ".", "..") else "input"
-
-
-def shown_url(url: str) -> str:
-    """A URL without what may be a secret: the query may hold a signature, the host a password."""
-    parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]
-    return f"{parts.scheme}://{host}{parts.path}"
 
 
 def _download(reference: FileReference, path: Path, setting: str, check: Check) -> None:

@@ -10,13 +10,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from app_trainer_sdk.callbacks.sinks import Sink
+from app_trainer_sdk.callbacks.spread import Unheard
 from app_trainer_sdk.console import Console
-from app_trainer_sdk.events import EventLog
+from app_trainer_sdk.errors import ExitCode
+from app_trainer_sdk.events import Event, EventLog
 from app_trainer_sdk.paths import number_from_environment
 from app_trainer_sdk.plan import Plan, plan_lines
 
 #: Of a phase's row an event carries the beginning; ``phases.jsonl`` has all of it.
 HOLDERS_IN_EVENT, OWNER_CHARACTERS, VERDICT_CHARACTERS = 3, 200, 500
+#: Of progress: evaluation, export and replay are still to come when the last update is made.
+MOST_FRACTION = 0.999
+#: Parts of a job in order; a phase of a trainer's own belongs to ``prepare`` and has no place of its own.
+PHASES = ("inputs", "examine", "prepare", "train", "export", "replay")
 
 
 class Narrator:
@@ -41,6 +47,7 @@ class Narrator:
         self.step: int | None = None
         self.changed: list[Mapping[str, Any]] | None = None
         self._progress: Mapping[str, Any] | None = None
+        self._unheard = Unheard()
         self._progress_sent = float("-inf")
 
     def hear(self, message: Mapping[str, Any]) -> None:
@@ -50,10 +57,18 @@ class Narrator:
         if handler is not None:
             handler(facts)
 
-    def say(self, kind: str, **facts: Any) -> None:
+    def say(self, kind: str, **facts: Any) -> Event:
         """Say an event, after the progress that came before it."""
         self.flush_progress(now=True)
-        self._sink.send(self._events.add(kind, **facts))
+        event = self._events.add(kind, **facts)
+        self._sink.send(event)
+        return event
+
+    def finished(self, code: ExitCode) -> dict[str, Any]:
+        """All of the progress, once all of the work is done, and not before."""
+        if code is not ExitCode.SUCCEEDED or self.step is None:
+            return {}
+        return {"progress": {"fraction": 1.0, "step": self.step, "total": self.step, "eta_s": 0.0}}
 
     def flush_progress(self, *, now: bool = False) -> None:
         """Say the latest progress, not more often than the interval, and always before something else."""
@@ -63,14 +78,17 @@ class Narrator:
         facts, self._progress = self._progress, None
         self._progress_sent = time.monotonic()
         step, total = facts["step"], facts["total"]
-        progress = {"fraction": step / total, "step": step, "total": total, "eta_s": facts["eta_seconds"]}
+        fraction = min(step / total, MOST_FRACTION)
+        progress = {"fraction": fraction, "step": step, "total": total, "eta_s": facts["eta_seconds"]}
         performance = {"step_s": facts["seconds"], "data_wait_s": facts["data_seconds"]}
-        self._sink.send(
-            self._events.add(
-                "job.progress", status="running", phase={"name": self.phase}, progress=progress,
-                metrics=facts["metrics"], nonfinite=facts["nonfinite"], perf=performance,
-            )
+        self._unheard.heard(self._sink.acknowledged())
+        spreads, nonfinite = self._unheard.total()
+        event = self._events.add(
+            "job.progress", status="running", phase=phase_facts(self.phase), progress=progress,
+            metrics={**facts["metrics"], **spreads}, nonfinite=nonfinite, perf=performance,
         )  # fmt: skip
+        self._unheard.told(event.document["seq"])
+        self._sink.send(event)
 
     def _on_plan(self, facts: dict[str, Any]) -> None:
         plan = Plan.from_document(facts["plan"])
@@ -91,7 +109,7 @@ class Narrator:
         self.phase = facts["name"]
         self.flush_progress(now=True)
         self._console.lines([f"phase: {self.phase}"])
-        self.say("job.phase", status="running", phase={"name": self.phase}, edge="start")
+        self.say("job.phase", status="running", phase=phase_facts(self.phase), edge="start")
 
     def _on_phase_end(self, facts: dict[str, Any]) -> None:
         holders = [
@@ -99,7 +117,7 @@ class Narrator:
             for held in facts["survivors"][:HOLDERS_IN_EVENT]
         ]
         row = {**facts, "survivors": holders, "verdict": facts["verdict"][:VERDICT_CHARACTERS]}
-        self.say("job.phase", status="running", phase={"name": facts["phase"]}, edge="end", row=row)
+        self.say("job.phase", status="running", phase=phase_facts(facts["phase"]), edge="end", row=row)
 
     def _on_work(self, facts: dict[str, Any]) -> None:
         total = f"/{facts['total']}" if facts["total"] else ""
@@ -108,6 +126,7 @@ class Narrator:
     def _on_progress(self, facts: dict[str, Any]) -> None:
         self.step = facts["step"]
         self._progress = facts
+        self._unheard.add(facts.get("spreads", {}), facts["nonfinite"])
         self._console.progress(facts)
         self.flush_progress()
 
@@ -130,3 +149,10 @@ class Narrator:
 
     def _on_artifact(self, facts: dict[str, Any]) -> None:
         self.say("job.artifact", status="running", artifact=facts)
+
+
+def phase_facts(name: str) -> dict[str, Any]:
+    """A phase by name and, where it has one, its place among all: ``{"name", "index", "count"}``."""
+    if name not in PHASES:
+        return {"name": name}
+    return {"name": name, "index": PHASES.index(name) + 1, "count": len(PHASES)}

@@ -9,6 +9,7 @@ import traceback
 from typing import Any
 
 from app_trainer_sdk.errors import BadJob, ExitCode, StopRequested, TrainerError, is_disk_full, origins
+from app_trainer_sdk.redaction import redact, redacted
 
 MESSAGE_CHARACTERS = 500
 TRACEBACK_CHARACTERS = 1500
@@ -24,9 +25,10 @@ HOST_MEMORY_WORDS = ("defaultcpuallocator", "cannot allocate memory")
 STOPS = {
     ExitCode.INTERRUPTED: ("system", "resume"), ExitCode.DEADLINE: ("user", "resume with more time"),
     ExitCode.CANCELED: ("user", "no"), ExitCode.PEER_FAILED: ("system", "yes"),
+    ExitCode.FENCED: ("system", "never this attempt"),
 }  # fmt: skip
-#: Endings that are no failure: another attempt goes on from the checkpoint.
-INTERRUPTIONS = frozenset({ExitCode.INTERRUPTED, ExitCode.DEADLINE})
+#: Endings that are no failure of the job: another attempt goes on, or (fenced) does so already.
+INTERRUPTIONS = frozenset({ExitCode.INTERRUPTED, ExitCode.DEADLINE, ExitCode.FENCED})
 
 
 def status_of(code: ExitCode) -> str:
@@ -75,14 +77,14 @@ def describe_failure(error: BaseException, *, phase: str = "", step: int | None 
     origin, retry = _manners(code)
     failure: dict[str, Any] = {
         "code": int(code), "name": code.name.lower(), "origin": origin, "retry": retry,
-        "message": str(error)[:MESSAGE_CHARACTERS] or type(error).__name__,
+        "message": redact(str(error))[:MESSAGE_CHARACTERS] or type(error).__name__,
         "phase": phase, "step": step, "exception": type(error).__name__,
     }  # fmt: skip
     if isinstance(error, BadJob):
-        failure["problems"] = [vars(problem) for problem in error.problems]
+        failure["problems"] = [redacted(vars(problem)) for problem in error.problems]
     if not isinstance(error, StopRequested | TrainerError):
         lines = traceback.format_exception(error)
-        failure["traceback"] = "".join(lines)[-TRACEBACK_CHARACTERS:]
+        failure["traceback"] = redact("".join(lines))[-TRACEBACK_CHARACTERS:]
     return failure
 
 

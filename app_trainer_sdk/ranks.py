@@ -23,6 +23,7 @@ from app_trainer_sdk.errors import ExitCode, PeerFailed, StopRequested, TrainerE
 from app_trainer_sdk.files import read_json
 from app_trainer_sdk.limits import processors
 from app_trainer_sdk.outcome import describe_failure, outcome_document
+from app_trainer_sdk.redaction import without_secret_variables
 from app_trainer_sdk.start import START
 
 LOG_TAIL_LINES = 12
@@ -239,7 +240,11 @@ def rank_environment(number: int, count: int, port: int) -> dict[str, str]:
     the speed.
     """
     quiet = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
-    inherited = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "20000", **os.environ}
+    inherited = {
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "GOMP_SPINCOUNT": "20000",
+        **without_secret_variables(os.environ),
+    }
     if count == 1:
         return {**inherited, **quiet}
     threads = str(max(1, processors().count // count))

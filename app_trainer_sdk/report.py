@@ -5,15 +5,13 @@ It reads files of the job's directory, computes nothing new, and must not know h
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from app_trainer_sdk.changes import change_lines
 from app_trainer_sdk.console import seconds_text
-from app_trainer_sdk.files import write_atomic
+from app_trainer_sdk.files import read_lines, write_atomic
 from app_trainer_sdk.paths import JobDirectory
 
 MIB = 1 << 20
@@ -24,17 +22,6 @@ def write_report(layout: JobDirectory, result: Mapping[str, Any]) -> None:
     sections = [_head, _changes, _training, _optimizer, _evaluations, _memory, _outputs, _comparison]
     lines = [line for section in sections for line in section(layout, result)]
     write_atomic(layout.report, ("\n".join(lines).rstrip() + "\n").encode())
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a JSON-lines file, none when it is not there; what a kill cut off is passed over."""
-    if not path.exists():
-        return []
-    rows = []
-    for line in path.read_bytes().splitlines():
-        with contextlib.suppress(ValueError):
-            rows.append(json.loads(line))
-    return [row for row in rows if isinstance(row, dict)]
 
 
 def _head(layout: JobDirectory, result: Mapping[str, Any]) -> Iterator[str]:

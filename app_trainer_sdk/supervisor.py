@@ -7,6 +7,7 @@ Torch-free, so it is up at once, small, and alive when a rank is not. It owns si
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import signal
 import time
@@ -16,14 +17,18 @@ from types import FrameType
 from typing import Any
 
 from app_trainer_sdk import __version__
-from app_trainer_sdk.callbacks.sinks import HttpSink, NoSink, Sink
+from app_trainer_sdk.callbacks.answers import Order
+from app_trainer_sdk.callbacks.choose import asked_trackers, build_sink
+from app_trainer_sdk.callbacks.flush import deliver_backlog
+from app_trainer_sdk.callbacks.last_words import leave_last_words
+from app_trainer_sdk.callbacks.sinks import NoSink, Sink
 from app_trainer_sdk.changes import check_allowed
 from app_trainer_sdk.checkpoints import find_checkpoints
 from app_trainer_sdk.claim import alone_in, free_if_untrained, is_finished, make_folder, under_its_name
 from app_trainer_sdk.console import Console, seconds_text
 from app_trainer_sdk.contract import Trainer
-from app_trainer_sdk.errors import ExitCode, StopReason, StopRequested, TrainerError
-from app_trainer_sdk.events import EventLog
+from app_trainer_sdk.errors import ExitCode, StopRequested, TrainerError
+from app_trainer_sdk.events import Event, EventLog, read_terminal
 from app_trainer_sdk.files import read_json, write_json
 from app_trainer_sdk.inputs import fetch_inputs, fetch_weights
 from app_trainer_sdk.job import Job, check_job, load_job
@@ -34,6 +39,7 @@ from app_trainer_sdk.planning.fit import PresentCards, cards_to_plan_for, fit_to
 from app_trainer_sdk.preflight import command as preflight
 from app_trainer_sdk.preflight.present import present_cards
 from app_trainer_sdk.ranks import LOG_TAIL_LINES, PROGRAM, Ranks
+from app_trainer_sdk.redaction import redacted, remember_document, remember_environment, without_secrets
 from app_trainer_sdk.registry import find_trainer
 from app_trainer_sdk.report import write_report
 from app_trainer_sdk.start import Start
@@ -63,11 +69,14 @@ def run_job(
         the code the process should exit with.
     """
     console = console or Console()
+    remember_environment()
     try:
         job = load_job(job_file)
+        remember_document(job.document())
         trainer = find_trainer(job.trainer)
         check_job(job, trainer)
         check_allowed(allow_changes, trainer)
+        asked_trackers()
         layout = JobDirectory(directory.resolve())
         make_folder(layout.root)
         cards = cards_to_plan_for(gpu)
@@ -86,8 +95,25 @@ def _go_on(
     job = under_its_name(layout, job, may_change=bool(allow_changes))
     if is_finished(layout, job):
         console.lines([f"{job.identifier()} is already complete: see {layout.report}; nothing was changed"])
+        deliver_backlog(job.callbacks, layout, _delivery_seconds())
         return ExitCode.SUCCEEDED
+    if (ended := read_terminal(layout.attempt(layout.next_attempt()))) is not None:
+        return _ended_before(ended, job, layout, console)
     return Supervisor(job, layout, console, ranks=ranks, allow_changes=allow_changes, cards=cards).run()
+
+
+def _ended_before(ended: Event, job: Job, layout: JobDirectory, console: Console) -> ExitCode:
+    """The attempt that was asked for told its end already: tell it again, byte for byte, and end like it."""
+    code, attempt = ExitCode(ended.document["code"]), ended.document["attempt"]
+    how = f"has ended before: {status_of(code)} (exit code {int(code)})"
+    another = f"another attempt has another number: {PREFIX}ATTEMPT={attempt + 1}"
+    console.lines([f"attempt {attempt} of {job.identifier()} {how}", another])
+    deliver_backlog(job.callbacks, layout, _delivery_seconds())
+    return code
+
+
+def _delivery_seconds() -> float:
+    return number_from_environment("UPLOAD_WAIT_SECONDS", 15.0)
 
 
 class Supervisor:
@@ -104,7 +130,9 @@ class Supervisor:
         self._attempt = layout.next_attempt()
         self._folder = layout.attempt(self._attempt)
         make_folder(self._folder)
-        self._sink: Sink = sink or (HttpSink(job.callbacks.url) if job.callbacks else NoSink())
+        self._sink: Sink = sink or NoSink()
+        self._chosen = sink is not None
+        self._order: Order | None = None
         self._stop: StopRequested | None = None
         self._stopped_at = 0.0
         self._stop_told: StopRequested | None = None
@@ -126,6 +154,8 @@ class Supervisor:
                 attempt=self._attempt,
                 instance=secrets.token_hex(4),
             )
+            if not self._chosen:
+                self._sink = build_sink(self._job, self._layout, events, attempt=self._attempt, obey=self.order)
             self._narrator = Narrator(events, self._sink, self._console)
             return self._finish(self._outcome())
         finally:
@@ -136,7 +166,7 @@ class Supervisor:
         try:
             self._put_away_result()
             if not self._layout.job.exists():
-                write_json(self._layout.job, self._job.document())
+                write_json(self._layout.job, without_secrets(self._job.document()))
             self._narrator.say("job.accepted", status="running", sdk=__version__)
             self._look_at_machine()
             self._prepare_start()
@@ -172,7 +202,8 @@ class Supervisor:
             inputs = fetch_inputs(self._job, self._layout.inputs, self._check)
             weights, identities = fetch_weights(self._job, row, cache, self._check)
         start = Start(
-            directory=str(self._layout.root), attempt=self._attempt, cache=str(cache), job=self._job.document(),
+            directory=str(self._layout.root), attempt=self._attempt, cache=str(cache),
+            job=without_secrets(self._job.document()),
             inputs={name: str(path) for name, path in inputs.items()},
             weights={role: str(path) for role, path in weights.items()}, weights_identity=identities,
             ranks=self._count, allow_changes=self._allow_changes, fit=fit,
@@ -208,25 +239,48 @@ class Supervisor:
                 for message in self._ranks.listen(LISTEN_SECONDS):
                     self._narrator.hear(message)
                 self._narrator.flush_progress()
+                self._take_order()
                 self._tell_stop()
                 self._ranks.mind_failures(self._stop)
                 self._enforce_grace()
         finally:
             self._ranks.close()
+        if self._stop is not None and self._stop.reason == "fenced":
+            raise self._stop  # even where the work was just done: it is not this start's to hand over
         return self._ranks.outcome(self._stop, phase=self._narrator.phase, step=self._narrator.step)
 
+    def order(self, order: Order) -> None:
+        """Take an order of the control plane, from any thread; the main thread obeys, wherever it waits."""
+        self._order = order
+        if self._fetching:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def _take_order(self) -> bool:
+        """Obey what the control plane asked, if it asked anything; being fenced goes before all else."""
+        order, self._order = self._order, None
+        if order is None:
+            return False
+        if order == "fenced":
+            self._request_stop(StopRequested("fenced", checkpoint=False))
+        elif self._stop is None:
+            self._request_stop(StopRequested("canceled"))
+        return True
+
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self._stop is None:
-            self._request_stop("interrupted")
+        if self._order is not None:
+            if self._fetching:
+                self._check()
+        elif self._stop is None:
+            self._request_stop(StopRequested("interrupted"))
             if self._fetching:
                 self._check()
         elif time.monotonic() - self._stopped_at >= SECOND_SIGNAL_SECONDS:
             self._stop = StopRequested(self._stop.reason, checkpoint=False)
             self._pass_on_stop()
 
-    def _request_stop(self, reason: StopReason) -> None:
-        self._stop = StopRequested(reason)
-        self._stopped_at = time.monotonic()
+    def _request_stop(self, stop: StopRequested) -> None:
+        self._stopped_at = time.monotonic() if self._stop is None else self._stopped_at
+        self._stop = stop
         self._pass_on_stop()
 
     def _pass_on_stop(self) -> None:
@@ -248,6 +302,7 @@ class Supervisor:
         )
 
     def _check(self) -> None:
+        self._take_order()
         if self._stop is not None:
             raise self._stop
 
@@ -272,9 +327,12 @@ class Supervisor:
         outputs = result.get("outputs") or []
         told = {"count": len(outputs), "bytes": sum(each["bytes"] for each in outputs)}
         kind = kinds.get(str(outcome["status"]), "job.failed")
-        self._narrator.say(
-            kind, status=outcome["status"], code=int(code), outputs=told, failure=outcome.get("failure")
-        )
+        said = self._narrator.say(
+            kind, status=outcome["status"], code=int(code), outputs=told, failure=outcome.get("failure"),
+            **self._narrator.finished(code),
+        )  # fmt: skip
+        if said.terminal:
+            leave_last_words(said)
         delivered = self._sink.close(self._seconds_to_deliver())
         if not delivered:
             self._console.lines([f"not every event was delivered; they are kept in {self._folder}"])
@@ -285,7 +343,8 @@ class Supervisor:
         head = {"schema": RESULT_SCHEMA, "job_id": self._job.identifier(), "attempt": self._attempt}
         changed = self._narrator.changed
         told = {} if changed is None else {"changed": changed}
-        return {**head, "sdk": __version__, **told, **outcome}
+        result: dict[str, Any] = redacted({**head, "sdk": __version__, **told, **outcome})
+        return result
 
     def _keep_result(self, result: Mapping[str, Any]) -> Exception | None:
         """Write the result and the report; a disk that takes neither must not keep the end from being told.
@@ -306,7 +365,7 @@ class Supervisor:
 
     def _seconds_to_deliver(self) -> float:
         """How long to wait for the control plane: after a stop, no longer than the grace allows."""
-        seconds = number_from_environment("UPLOAD_WAIT_SECONDS", 15.0)
+        seconds = _delivery_seconds()
         if self._stop is None:
             return seconds
         left = number_from_environment("GRACE_SECONDS", 30.0) - (time.monotonic() - self._stopped_at)
@@ -321,7 +380,7 @@ def _last_words(result: Mapping[str, Any], layout: JobDirectory) -> list[str]:
     if failure:
         lines.append(f"error: {failure['message']}")
         lines += [f"  {line}" for line in str(failure.get("traceback", "")).splitlines()[-LOG_TAIL_LINES:]]
-    if result["status"] == "interrupted":
+    if result["status"] == "interrupted" and result["exit_code"] != ExitCode.FENCED:
         lines.append("run the same command again to go on from the last checkpoint")
     seconds = sum((result.get("timings") or {}).values())
     lines.append(f"time in phases {seconds_text(seconds)}; report: {layout.report}")

@@ -248,11 +248,12 @@ class Drive:
         self._said = now
         self._metrics.flush()
         latest = self._metrics.latest
+        spreads, nonfinite = self._metrics.take_spreads()
         rate, left = self._pace(now)
         self._desk.channel.say(
             "progress", step=self._step, total=last, updates_per_second=rate, eta_seconds=left,
             metrics={name: latest.get(name) for name in ("loss", "learning_rate", "gradient_norm")},
-            nonfinite=latest.get("nonfinite", []), seconds=latest.get("seconds"),
+            spreads=spreads, nonfinite=nonfinite, seconds=latest.get("seconds"),
             data_seconds=latest.get("data_seconds"),
         )  # fmt: skip
 

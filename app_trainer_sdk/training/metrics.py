@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from app_trainer_sdk.callbacks.spread import Spreads, join_all, spread_of
 from app_trainer_sdk.values import StepInfo
 
 #: Lines kept in memory before they are written; also the most that a hard kill can cost.
@@ -41,6 +42,8 @@ class MetricsWriter:
         self._written_at = clock()
         self.lines = count_lines(path)
         self.latest: dict[str, Any] = {}
+        self._spreads: Spreads = {}
+        self._nonfinite: set[str] = set()
 
     def add(self, info: StepInfo, seconds: float) -> None:
         """Take one update; its tensors are read when the group is written."""
@@ -71,10 +74,20 @@ class MetricsWriter:
             self._file.write(b"".join(json.dumps(line, allow_nan=False).encode() + b"\n" for line in lines))
             self.lines += len(lines)
             self.latest = lines[-1]
+            for line, (_, numbers) in zip(lines, waiting, strict=True):
+                self._nonfinite.update(line.get("nonfinite", ()))
+                each = {name: spread_of(line[name]) for name in numbers}
+                self._spreads = join_all([self._spreads, each])
         self._file.flush()
         self._written_at = self._clock()
         if sync:
             os.fsync(self._file.fileno())
+
+    def take_spreads(self) -> tuple[Spreads, list[str]]:
+        """What each number did since the last call, over every written line, and which were not finite."""
+        taken = self._spreads, sorted(self._nonfinite)
+        self._spreads, self._nonfinite = {}, set()
+        return taken
 
     def close(self) -> None:
         """Write what waits and close the file."""

@@ -20,10 +20,9 @@ from app_trainer_sdk import __version__
 from app_trainer_sdk.checkpoints import IDENTITY, PLAN, Checkpoint
 from app_trainer_sdk.contract import SupervisedTrainer
 from app_trainer_sdk.errors import InternalError
-from app_trainer_sdk.files import read_json, remove_tree, sha256_tree
+from app_trainer_sdk.files import read_json, read_lines, remove_tree, sha256_tree
 from app_trainer_sdk.handle import Run
 from app_trainer_sdk.pilot_verdict import PILOT_SCHEMA, RESTORED_TOLERANCE
-from app_trainer_sdk.report import read_lines
 from app_trainer_sdk.start import START
 from app_trainer_sdk.training.allocated import allocated_peak
 from app_trainer_sdk.training.checkpoint import copied, load_checkpoint

@@ -26,6 +26,7 @@ from app_trainer_sdk.handle import Run
 from app_trainer_sdk.outcome import code_of, describe_failure, outcome_document
 from app_trainer_sdk.paths import JobDirectory
 from app_trainer_sdk.plan import Plan
+from app_trainer_sdk.redaction import redact_logs
 from app_trainer_sdk.start import ENVIRONMENT, Start
 from app_trainer_sdk.training.checkpoint import CheckpointStore, load_checkpoint
 from app_trainer_sdk.training.compiled import count_graphs
@@ -213,6 +214,7 @@ def serve(arguments: Sequence[str], work: Callable[[Rank], dict[str, Any]]) -> i
         work: what the rank does; the facts of its outcome.
     """
     _leave_signals_to_the_supervisor()
+    redact_logs()
     start = Start.load(Path(arguments[0]))
     token = StopToken()
     channel = RankChannel(socket.socket(fileno=int(arguments[1])), token, leave=_leave_with_children)

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app_trainer_sdk.events import EVENT_BYTES, EventLog, encode_event, last_sequence
+from app_trainer_sdk.events import EVENT_BYTES, EventLog, encode_event, last_sequence, lighter, read_terminal
 
 NOON = datetime(2026, 11, 30, 12, 0, 0, 123456, tzinfo=UTC)
 VALUES = st.recursive(
@@ -95,6 +95,56 @@ def test_the_terminal_event_is_kept_once(tmp_path: Path):
     event = events.add("job.failed", status="failed", code=70)
     log(tmp_path).add("job.succeeded", status="succeeded", code=0)
     assert event.body == (tmp_path / "terminal.json").read_bytes()
+
+
+@pytest.mark.parametrize("torn", [b"", b'{"v": 1, "type": "job.suc'])
+def test_a_terminal_event_that_a_kill_cut_off_is_made_anew(tmp_path: Path, torn: bytes):
+    """Nobody heard of it: it is sent only when it is whole on the disk."""
+    (tmp_path / "terminal.json").write_bytes(torn)
+    event = log(tmp_path).add("job.failed", status="failed", code=70)
+
+    assert event.body == (tmp_path / "terminal.json").read_bytes()
+    assert read_terminal(tmp_path) == event
+
+
+def test_an_attempt_that_ended_says_the_same_end_again(tmp_path: Path):
+    """Byte for byte, whatever it would end with now, and in the log once."""
+    first = log(tmp_path).add("job.failed", status="failed", code=70)
+    again = log(tmp_path, instance="cd").add("job.succeeded", status="succeeded", code=0)
+
+    assert again.body == first.body
+    assert [line["type"] for line in lines(tmp_path)] == ["job.failed"]
+
+
+def test_a_replacement_with_an_empty_disk_goes_on_where_the_receiver_is(tmp_path: Path):
+    """A4: the receiver says which number it wants next; numbers never go back."""
+    events = log(tmp_path)
+    events.add("job.accepted")
+    events.go_on_from(18)
+    events.add("job.phase")
+    events.go_on_from(3)
+    events.add("job.phase")
+
+    assert [line["seq"] for line in lines(tmp_path)] == [1, 18, 19]
+
+
+def test_a_lighter_event_has_the_same_id_and_no_metrics():
+    """For a receiver that finds it too large; a terminal event has one form only."""
+    event = encode_event({"id": "j.1.1", "type": "job.progress", "metrics": {"loss": 1.0}, "settings": {}})
+    end = encode_event({"id": "j.1.2", "type": "job.failed", "metrics": {"loss": 1.0}})
+
+    assert strict(lighter(event).body) == {"id": "j.1.1", "type": "job.progress", "nonfinite": []}
+    assert lighter(end) is end
+
+
+def test_what_may_be_a_secret_is_in_no_event(tmp_path: Path):
+    """Whoever said it: an exception's text, a row of a phase, a list in it."""
+    events = log(tmp_path)
+    events.add(
+        "job.failed", failure={"message": "GET https://h/x?sig=planted"}, row=[{"a": "s3://b/c?planted"}]
+    )
+
+    assert b"planted" not in b"".join(path.read_bytes() for path in tmp_path.iterdir())
 
 
 def test_non_finite_metrics_become_null_and_are_named():

@@ -10,6 +10,7 @@ import pytest
 
 from app_trainer_sdk.callbacks.sinks import RecordingSink
 from app_trainer_sdk.console import Console
+from app_trainer_sdk.errors import ExitCode
 from app_trainer_sdk.events import EventLog
 from app_trainer_sdk.narrator import Narrator
 
@@ -49,6 +50,36 @@ def test_the_latest_progress_comes_before_anything_else(tmp_path: Path, monkeypa
 
     said = [(event.type, event.document.get("progress", {}).get("step")) for event in sink.events]
     assert said == [("job.progress", 1), ("job.progress", 3), ("job.artifact", None)]
+
+
+def test_throttling_loses_no_extreme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Progress tells everything since the last that was acknowledged; all of it is done only at the end."""
+    monkeypatch.setenv("APP_TRAINER_MIN_EVENT_INTERVAL", "3600")
+    teller, sink, _ = narrator(tmp_path)
+    heard = [0.0]
+    monkeypatch.setattr(sink, "acknowledged", lambda: heard[0])
+    for step, loss in ((1, 1.0), (2, 9.0), (3, 2.0), (9, 3.0)):
+        told = {"loss": {"last": loss, "mean": loss, "min": loss, "max": loss, "n": 1}}
+        teller.hear({**progress(step), "spreads": told, "nonfinite": ["gradient_norm"] if step == 2 else []})
+        if step == 3:
+            teller.say("job.checkpoint")
+            heard[0] = 1.0 if sink.events[1].document["seq"] == 2 else 0.0
+    teller.say("job.phase")
+    first, second, third = (each.document for each in sink.events if each.type == "job.progress")
+
+    assert (first["metrics"]["loss"]["max"], second["metrics"]["loss"]["max"]) == (1.0, 9.0)
+    assert second["metrics"]["loss"]["n"] == 3
+    assert third["metrics"]["loss"] == {
+        "last": 3.0,
+        "mean": pytest.approx(14 / 3),
+        "min": 2.0,
+        "max": 9.0,
+        "n": 3,
+    }
+    assert (second["nonfinite"], third["nonfinite"]) == (["gradient_norm"], ["gradient_norm"])
+    assert third["progress"]["fraction"] < 1.0
+    assert teller.finished(ExitCode.SUCCEEDED)["progress"]["fraction"] == 1.0
+    assert teller.finished(ExitCode.INTERRUPTED) == {}
 
 
 def test_a_phase_that_kept_much_fits_an_event(tmp_path: Path):

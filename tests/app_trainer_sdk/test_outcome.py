@@ -38,6 +38,7 @@ def test_statuses():
     assert told.pop(ExitCode.SUCCEEDED) == "succeeded"
     assert told.pop(ExitCode.CANCELED) == "canceled"
     assert told.pop(ExitCode.INTERRUPTED) == told.pop(ExitCode.DEADLINE) == "interrupted"
+    assert told.pop(ExitCode.FENCED) == "interrupted"
     assert set(told.values()) == {"failed"}
 
 

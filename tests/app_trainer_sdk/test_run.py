@@ -122,7 +122,9 @@ def test_events_of_a_job_that_went_well(finished: Any):
     assert list(range(1, len(events) + 1)) == [event["seq"] for event in events]
     assert sum(kind in ("job.succeeded", "job.failed", "job.canceled") for kind in kinds) == 1
     last_progress = [event for event in events if event["type"] == "job.progress"][-1]
-    assert (last_progress["progress"]["step"], last_progress["progress"]["fraction"]) == (12, 1.0)
+    assert (last_progress["progress"]["step"], events[-1]["progress"]["step"]) == (12, 12)
+    assert last_progress["progress"]["fraction"] < events[-1]["progress"]["fraction"] == 1.0
+    assert 12 >= last_progress["metrics"]["loss"]["n"] > 0
     log = (finished.directory / "attempts" / "1" / "events.jsonl").read_bytes()
     assert (finished.directory / "attempts" / "1" / "terminal.json").read_bytes() == log.splitlines()[-1]
     assert all(len(line) <= 4096 for line in log.splitlines())

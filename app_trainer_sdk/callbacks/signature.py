@@ -1,0 +1,43 @@
+"""Owns how an event is signed: Standard Webhooks, HMAC-SHA256 over the exact bytes that are sent.
+
+The published library takes text and a ``datetime`` and mis-signs some of them; this takes bytes and seconds.
+Source: standardwebhooks.com, the specification. This file must not know where secrets come from.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+from collections.abc import Sequence
+
+PREFIX = "whsec_"
+
+
+def secret_bytes(text: str) -> bytes:
+    """The key in ``whsec_<base64>`` or plain base64; a ``ValueError`` for anything else."""
+    encoded = text.strip().removeprefix(PREFIX)
+    try:
+        key = base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        key = b""
+    if not key:
+        raise ValueError("a secret that is not whsec_ and base64")
+    return key
+
+
+def signature_headers(keys: Sequence[bytes], identity: str, body: bytes, *, seconds: int) -> dict[str, str]:
+    """The headers that let a receiver verify a body; one signature for each key, so that keys can be changed.
+
+    Args:
+        keys: none means that nothing is signed.
+        identity: the event's id.
+        body: the bytes as sent.
+        seconds: Unix time of this try.
+    """
+    if not keys:
+        return {}
+    signed = f"{identity}.{seconds}.".encode() + body
+    made = [base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode() for key in keys]
+    return {"webhook-timestamp": str(seconds), "webhook-signature": " ".join(f"v1,{each}" for each in made)}

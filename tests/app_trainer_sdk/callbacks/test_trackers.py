@@ -1,0 +1,101 @@
+"""Trackers run beside the run: what they do, or fail to do, is nothing to it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app_trainer_sdk.callbacks.trackers import check_tracker, follow
+from app_trainer_sdk.errors import BadJob, ExitCode
+
+MODULE = """
+import json, os, time
+class Recording:
+    def __init__(self):
+        self.file = open(os.environ["RECORD"], "a")
+        self.file.write(repr([name for name in os.environ if "CALLBACK" in name]) + "\\n")
+    def event(self, event): self.file.write(event["type"] + "\\n")
+    def metric(self, line): self.file.write(f"update {line['step']}\\n")
+    def close(self): self.file.write("closed\\n"); self.file.close()
+class Crashing:
+    def metric(self, line): pass
+    def event(self, event): raise RuntimeError("tracker is sick")
+class Slow:
+    def metric(self, line): pass
+    def event(self, event): time.sleep(60)
+"""
+SCRIPT = (
+    "metric(step=1)\nprogress(1, 2, 0.5)\nmetric(step=2)\nprogress(2, 2, 0.25)\nend(0, 'succeeded', outputs=[])"
+)
+
+
+def test_sick_trackers_do_not_touch_the_run(run_fake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """One is good, one crashes, one hangs: the run ends well, the good one heard all, none got a secret."""
+    (tmp_path / "my_trackers.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(__file__).parents[3]}")
+    monkeypatch.setenv("RECORD", str(tmp_path / "record"))
+    monkeypatch.setenv("APP_TRAINER_CALLBACK_TOKEN", "planted-token")
+    monkeypatch.setenv("APP_TRAINER_SINKS", "my_trackers:Crashing,my_trackers:Slow,my_trackers:Recording")
+    monkeypatch.setenv("APP_TRAINER_UPLOAD_WAIT_SECONDS", "2")
+    run = run_fake(SCRIPT)
+    told = (tmp_path / "record").read_text().splitlines()
+
+    assert run.code is ExitCode.SUCCEEDED
+    assert "tracker is sick" in (run.layout.attempt(1) / "logs" / "sink-my_trackers:Crashing.log").read_text()
+    assert [event["type"] for event in run.events()] == [line for line in told if line.startswith("job.")]
+    assert [line for line in told if line.startswith("update")] == ["update 1", "update 2"]
+    assert "closed" in told
+    assert {line for line in told if line.startswith("[")} == {"[]"}
+
+
+def test_an_unknown_tracker_is_refused_before_anything_runs():
+    """64 with what is installed; nothing of a tracker is imported to find out."""
+    entries = [EntryPoint("trackio", "no_such_module:Tracker", "app_trainer_sdk.sinks")]
+    check_tracker("trackio", entries=entries)
+    check_tracker("json:JSONDecoder", entries=entries)
+
+    for name in ("trackoi", "no_such_module_here:Tracker"):
+        with pytest.raises(BadJob, match="APP_TRAINER_SINKS"):
+            check_tracker(name, entries=entries)
+    with pytest.raises(BadJob, match="did you mean 'trackio'"):
+        check_tracker("trackoi", entries=entries)
+
+
+class Kept:
+    """A tracker in this process."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    def event(self, event: Any) -> None:
+        self.told.append(event["type"])
+
+    def metric(self, line: Any) -> None:
+        self.told.append(line["step"])
+
+    def close(self) -> None:
+        self.told.append("closed")
+
+
+def test_a_file_that_is_cut_shorter_is_read_on(tmp_path: Path):
+    """A resume cuts metrics behind its checkpoint: earlier starts' lines are not told, later ones are."""
+    events, metrics, ended, kept = tmp_path / "e", tmp_path / "m", threading.Event(), Kept()
+    metrics.write_text('{"step": 1}\n{"step": 2}\n')
+    thread = threading.Thread(target=follow, args=(kept, events, metrics, ended), kwargs={"begin": 22})
+    thread.start()
+    while not kept.told:
+        metrics.write_text('{"step": 1}\n')
+        ended.wait(0.3)
+        with metrics.open("a") as file:
+            file.write('{"step": 2}\n')
+        ended.wait(0.3)
+    events.write_text(json.dumps({"type": "job.succeeded"}) + "\n" + '{"type": "torn')
+    thread.join(10.0)
+
+    assert kept.told == [2, "job.succeeded", "closed"]
