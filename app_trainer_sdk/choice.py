@@ -18,12 +18,14 @@ from app_trainer_sdk.values import JSON
 RECOMPUTING = 4 / 3
 #: Reading and writing 8-bit state costs a little time in each update.
 EIGHT_BIT = 1.02
+#: Matrix products in fp32 leave a card's tensor cores idle.
+FULL_PRECISION = 4.0
 #: What a microbatch costs whatever its size (launches, small matrices), in rows.
 ROWS_OF_A_LAUNCH = 1.0
 #: Larger microbatches gain less than two hundredths more.
 MOST_ROWS = 64
 
-KNOBS = ("microbatch", "gradient_accumulation_steps", "gradient_checkpointing", "optim_8bit")
+KNOBS = ("microbatch", "gradient_accumulation_steps", "gradient_checkpointing", "optim_8bit", "mixed_precision")
 
 
 @dataclass(frozen=True)
@@ -34,22 +36,40 @@ class Candidate:
     gradient_accumulation_steps: int
     gradient_checkpointing: bool
     optim_8bit: bool
+    mixed_precision: str = "bf16"
 
     @property
     def relative_time(self) -> float:
         """Time of an update against one large microbatch without savings; declared, until a pilot measures."""
         time = 1 + ROWS_OF_A_LAUNCH / self.microbatch
         time *= RECOMPUTING if self.gradient_checkpointing else 1.0
+        time *= FULL_PRECISION if self.mixed_precision == "no" else 1.0
         return time * (EIGHT_BIT if self.optim_8bit else 1.0)
 
     def knobs(self) -> dict[str, JSON]:
         """The settings it stands for."""
         return dataclasses.asdict(self)
 
+    @property
+    def leanness(self) -> tuple[bool, bool, bool, int]:
+        """What sorts the ways of one update by the memory they save, the leanest first."""
+        fp32 = self.mixed_precision == "no"
+        return (fp32, not self.gradient_checkpointing, not self.optim_8bit, self.microbatch)
+
     def is_of_the_kind(self, other: Candidate) -> bool:
         """Whether both differ in nothing but the size of a microbatch."""
-        kind = (self.gradient_checkpointing, self.optim_8bit)
-        return kind == (other.gradient_checkpointing, other.optim_8bit)
+        return self.leanness[:-1] == other.leanness[:-1]
+
+    def speaks_for(self, other: Candidate) -> bool:
+        """Whether the other does not fit either where this one does not.
+
+        Smaller microbatches speak for larger ones; of fp32, which is looked at last, the leanest for all.
+        """
+        return self.is_of_the_kind(other) or self.mixed_precision == other.mixed_precision == "no"
+
+    def with_other_state(self) -> Candidate:
+        """The way that differs in nothing but the bits of the optimizer's state."""
+        return dataclasses.replace(self, optim_8bit=not self.optim_8bit)
 
 
 @dataclass(frozen=True)
@@ -69,7 +89,7 @@ class Considered:
 
 def list_candidates(
     settings: Hyperparameters, share: int, *, minimum_rows: int = 1, coupled_rows: bool = False,
-    can_recompute: bool = True, can_shrink_state: bool = True,
+    can_recompute: bool = True, can_shrink_state: bool = True, precision: str = "bf16",
 ) -> list[Candidate]:  # fmt: skip
     """Every way to make an update of ``share`` rows on one rank that respects what was asked, fastest first.
 
@@ -80,13 +100,17 @@ def list_candidates(
         coupled_rows: whether an update is never split.
         can_recompute: whether the model names blocks to recompute.
         can_shrink_state: whether 8-bit state is possible and of any use.
+        precision: what the card computes fastest in; fp32 is considered beside it when nothing was asked for.
     """
     sizes = _sizes(settings, share, minimum_rows, coupled_rows)
     recompute = _either(settings.gradient_checkpointing, possible=can_recompute)
     shrink = _either(settings.optim_8bit, possible=can_shrink_state)
+    asked = settings.mixed_precision
+    precisions = dict.fromkeys((precision, "no")) if asked == "auto" else (asked,)
     found = [
-        Candidate(rows, share // rows, lean, small) for rows in sizes for lean in recompute for small in shrink
-    ]
+        Candidate(rows, share // rows, lean, small, dtype)
+        for rows in sizes for lean in recompute for small in shrink for dtype in precisions
+    ]  # fmt: skip
     return sorted(found, key=lambda each: (each.relative_time, each.optim_8bit, each.gradient_checkpointing))
 
 
@@ -106,9 +130,9 @@ def choose(
     """
     considered: list[Considered] = []
     for each in candidates:
-        smallest = min(filter(each.is_of_the_kind, candidates), key=lambda other: other.microbatch)
-        if considered and smallest != each and needs(smallest) > available:
-            verdict = f"does not fit, since {describe(smallest)} does not"
+        least = min(filter(each.speaks_for, candidates), key=lambda other: other.leanness)
+        if considered and least != each and needs(least) > available:
+            verdict = f"does not fit, since {describe(least)} does not"
             considered.append(Considered(each, None, verdict))
             continue
         needed = needs(each)
@@ -135,7 +159,8 @@ def describe(candidate: Candidate) -> str:
     """A candidate in words."""
     words = f"{candidate.microbatch} × {candidate.gradient_accumulation_steps}"
     words += " with recomputation" if candidate.gradient_checkpointing else ""
-    return words + (" and 8-bit state" if candidate.optim_8bit else "")
+    words += " and 8-bit state" if candidate.optim_8bit else ""
+    return words + (" in fp32" if candidate.mixed_precision == "no" else "")
 
 
 def _sizes(settings: Hyperparameters, share: int, minimum_rows: int, coupled_rows: bool) -> list[int]:

@@ -40,6 +40,7 @@ class Knobs(_Part):
     gradient_accumulation_steps: Annotated[int, Field(ge=1)]
     gradient_checkpointing: bool
     optim_8bit: bool
+    mixed_precision: Literal["no", "bf16", "fp16"]
 
 
 class ConsideredWay(Knobs):
@@ -48,6 +49,7 @@ class ConsideredWay(Knobs):
     relative_time: float = Field(description="Against one large microbatch without savings; declared.")
     needed_bytes: Bytes | None = Field(description="Null when a smaller microbatch of its kind did not fit.")
     verdict: str
+    estimated: bool = Field(description="Whether the bytes follow from two other microbatches; rules out only.")
 
 
 class MemoryTerms(_Part):

@@ -78,7 +78,11 @@ def _details(plan: Mapping[str, Any]) -> Iterator[str]:
     phases = [[phase, _gib(count)] for phase, count in prediction["phases"].items()]
     yield from _table(("phase", "GiB"), phases, left=("phase",))
     yield ""
-    yield from _table(("way", "needed", "time", "verdict"), [_way(each) for each in plan["considered"]])
+    told = [each for each in plan["considered"] if each["needed_bytes"] is not None]
+    yield from _table(("way", "needed", "time", "verdict"), [_way(each) for each in told])
+    if len(told) < len(plan["considered"]):
+        others = len(plan["considered"]) - len(told)
+        yield f"and {others} that cannot fit either: each takes more than one above that does not"
     yield ""
     settings = [[name, _json(knob["effective"]), knob["why"]] for name, knob in plan["settings"].items()]
     yield from _table(("setting", "value", "why"), settings)
@@ -88,7 +92,8 @@ def _way(considered: Mapping[str, Any]) -> list[str]:
     words = f"{considered['microbatch']} × {considered['gradient_accumulation_steps']}"
     words += ", recompute" if considered["gradient_checkpointing"] else ""
     words += ", 8-bit state" if considered["optim_8bit"] else ""
-    needed = "" if considered["needed_bytes"] is None else _gib(considered["needed_bytes"])
+    words += ", fp32" if considered["mixed_precision"] == "no" else ""
+    needed = ("about " if considered["estimated"] else "") + _gib(considered["needed_bytes"])
     return [words, needed, f"{considered['relative_time']:.2f}", considered["verdict"]]
 
 

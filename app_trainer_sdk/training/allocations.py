@@ -13,7 +13,6 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any, final
 
 import torch
@@ -44,6 +43,9 @@ _USES_OF_A_LONE_STORAGE = 2
 
 #: What the host reads of a tensor without data: losses and norms are finite, flags are set.
 _READS = {torch.ops.aten._local_scalar_dense.default}
+
+#: How the device of a tensor without data is asked for.
+_DEVICE = torch.ops.prim.device.default
 
 
 @dataclass(eq=False, slots=True)
@@ -89,6 +91,8 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, function: Any, types: Any, arguments: tuple[Any, ...] = (), keywords: Any = None
     ) -> Any:
         """Run one operator and note what it made."""
+        if function is _DEVICE:  # six of ten calls, made by autograd and the optimizer; nothing is computed
+            return arguments[0].fake_device
         in_backward = torch._C._current_graph_task_id() != -1
         if in_backward != self._in_backward:
             self._turn(in_backward)
@@ -110,6 +114,11 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 if isinstance(each, Tensor):
                     self.note(each)
         return made
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here, and what torch would wrap around each call takes as long as the call."""
+        return False
 
     def mark(self, place: str) -> None:
         """What follows happens at ``place``; peaks are told by place."""
@@ -208,14 +217,8 @@ def _as_the_engine_adds(arguments: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...
 
 def _calls_from_the_engine() -> bool:
     """Whether an operator was called by autograd itself, and not by Python code that makes something again."""
-    frame: FrameType | None = sys._getframe(3)  # who called __torch_dispatch__
-    for _ in range(3):  # torch wraps a mode's method twice
-        if frame is None:
-            return False
-        if frame.f_code.co_name == "_engine_run_backward":
-            return True
-        frame = frame.f_back
-    return False
+    caller = sys._getframe(3)  # who called __torch_dispatch__
+    return caller.f_code.co_name == "_engine_run_backward"
 
 
 def _written_in_python(function: Any) -> Callable[..., Any] | None:

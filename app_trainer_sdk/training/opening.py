@@ -213,6 +213,8 @@ def _chosen(start: Start, saved: Plan | None) -> dict[str, Effective]:
     else:
         names = (*CHOSEN_ONCE, *CHOSEN_FOR_A_CARD) if saved.fit.get("card") else CHOSEN_ONCE
         knobs = {name: saved.settings[name] for name in names if name in saved.settings}
+    # The fast precision is the device's own to say; fp32 was chosen against it, for memory.
+    knobs = {name: knob for name, knob in knobs.items() if name != "mixed_precision" or knob.effective == "no"}
     return {name: knob for name, knob in knobs.items() if knob.requested == "auto"}
 
 

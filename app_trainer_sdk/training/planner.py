@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import gc
 import math
 import tempfile
 from collections.abc import Mapping
@@ -26,17 +25,18 @@ from app_trainer_sdk.choice import (
 )
 from app_trainer_sdk.contract import SupervisedTrainer
 from app_trainer_sdk.data_facts import DataFacts
-from app_trainer_sdk.errors import BadJob, InternalError, TrainerError
+from app_trainer_sdk.errors import BadJob
 from app_trainer_sdk.gpus import CARDS, Card
 from app_trainer_sdk.handle import Run
 from app_trainer_sdk.hyperparameters import Hyperparameters
 from app_trainer_sdk.job import Job, check_job
-from app_trainer_sdk.plan import DeviceFacts, Plan
+from app_trainer_sdk.plan import DeviceFacts, Effective, Plan
 from app_trainer_sdk.planning.resolve import resolve_plan
 from app_trainer_sdk.registry import find_trainer
 from app_trainer_sdk.training.device import DTYPES
 from app_trainer_sdk.training.dry_run import Size, build_shapes
-from app_trainer_sdk.training.predict import Prediction, predict, with_residual
+from app_trainer_sdk.training.predict import Prediction, predict
+from app_trainer_sdk.training.ways import MARGIN, Ways
 from app_trainer_sdk.values import JSON
 
 #: A run's length moves no memory; a plan without data assumes one.
@@ -45,7 +45,7 @@ UPDATES = 1000
 CORES, SHARED_BYTES = 8, 16 << 30
 #: 8-bit state is not considered where it would save less than this share of the card.
 WORTH_SHRINKING = 0.01
-OTHER_KNOBS = ("mixed_precision", "torch_compile", "dataloader_workers")
+OTHER_KNOBS = ("torch_compile", "dataloader_workers")
 STATE = ("parameters", "gradients", "optimizer_state", "average")
 
 
@@ -67,12 +67,16 @@ class Planner:
         self._replicas = replicas
         self._trainer = _supervised(find_trainer(job.trainer)())
         self._asked, self._row, self._method = check_job(job, type(self._trainer))
-        self._predicted: dict[tuple[Candidate, str], Prediction] = {}
 
     @functools.cached_property
     def size(self) -> Size:
         """Of the whole model."""
         return Size.of(build_shapes(self._trainer, self._run(self._plan(CARDS[-1], self._asked))))
+
+    @functools.cached_property
+    def _ways(self) -> Ways:
+        plan = self._plan(CARDS[-1], self._asked)  # cards move no byte of a way whose knobs are decided
+        return Ways(self._trainer, self.size, functools.partial(self._run, plan))
 
     def facts(self) -> dict[str, Any]:
         """What does not depend on the card."""
@@ -89,13 +93,13 @@ class Planner:
         plan = self._plan(card, self._asked)
         chosen, considered = self._choose(card, self._asked, plan)
         best = chosen or self._leanest(card, self._asked, plan)
-        prediction = self._checked(best, plan)
+        prediction = self._ways.with_residual(best)
         answer = {
-            "card": dataclasses.asdict(card), "fits": chosen is not None, "precision": plan.precision,
-            "chosen": chosen.knobs() if chosen else None,
+            "card": dataclasses.asdict(card), "fits": chosen is not None,
+            "precision": best.mixed_precision, "chosen": chosen.knobs() if chosen else None,
             "relative_time": round(best.relative_time, 4) if chosen else None,
             "memory": self._terms(prediction, card), "prediction": prediction.document(),
-            "considered": [_told(each) for each in considered],
+            "considered": [self._told(each) for each in considered],
             "settings": self._settings(plan, best, fits=chosen is not None),
         }  # fmt: skip
         if chosen is None:
@@ -106,7 +110,7 @@ class Planner:
     def inference(self, card: Card) -> dict[str, Any]:
         """The terms of one forward pass over the longest row with what training makes."""
         plan = self._plan(card, self._asked)
-        run = self._run(plan, Candidate(1, 1, False, False))
+        run = self._run(plan, Candidate(1, 1, False, False, plan.precision))
         prediction = predict(self._trainer, run, kind="cuda", size=self.size, updates=0)
         return {"precision": plan.precision, "memory": self._terms(prediction, card)}
 
@@ -114,7 +118,12 @@ class Planner:
         self, card: Card, settings: Hyperparameters, plan: Plan
     ) -> tuple[Candidate | None, list[Considered]]:
         def needs(candidate: Candidate) -> int:
-            return self._terms(self._predict(candidate, plan), card)["needed_bytes"]
+            estimated = self._ways.estimate(candidate)
+            if estimated is not None:
+                needed = self._terms(estimated, card)["needed_bytes"]
+                if self._ways.is_known(candidate) or needed > card.memory_bytes * (1 + MARGIN):
+                    return needed
+            return self._terms(self._ways.predict(candidate), card)["needed_bytes"]
 
         return choose(self._candidates(card, settings, plan), needs, card.memory_bytes)
 
@@ -124,48 +133,29 @@ class Planner:
             settings, plan.examples_per_update // self._replicas, minimum_rows=self._trainer.minimum_rows,
             coupled_rows=self._trainer.coupled_rows, can_recompute=self.size.blocks > 0,
             can_shrink_state=saves and settings.optimizer == "adamw" and not self._eight_bit_problem,
+            precision=plan.precision,
         )  # fmt: skip
 
     def _leanest(self, card: Card, settings: Hyperparameters, plan: Plan) -> Candidate:
         """What comes nearest to fitting."""
         candidates = self._candidates(card, settings, plan)
-        return min(
-            candidates, key=lambda each: (-each.gradient_checkpointing, -each.optim_8bit, each.microbatch)
-        )
+        return min(candidates, key=lambda each: each.leanness)
 
     def _nearest(self, card: Card) -> dict[str, Any]:
         """Settings that would fit this card, and the smallest card that would fit the job's own."""
-        open_settings = freed(self._asked)
-        chosen, _ = self._choose(card, open_settings, self._plan(card, open_settings))
+        open_settings, chosen = freed(self._asked), None
+        if open_settings != self._asked:
+            chosen, _ = self._choose(card, open_settings, self._plan(card, open_settings))
         larger = sorted((each for each in CARDS if each.memory_bytes > card.memory_bytes), key=_size_of)
-        fits = (each for each in larger if self._choose(each, self._asked, self._plan(each, self._asked))[0])
         return {
             "settings": changes(self._asked, chosen) if chosen else None,
-            "card": next((each.name for each in fits), None),
+            "card": next((each.name for each in larger if self._can_fit(each)), None),
         }
 
-    def _predict(self, candidate: Candidate, plan: Plan) -> Prediction:
-        key = (candidate, plan.precision)
-        if key not in self._predicted:
-            run = self._run(plan, candidate)
-            try:
-                self._predicted[key] = predict(self._trainer, run, kind="cuda", size=self.size)
-            except TrainerError:
-                raise
-            except Exception as error:
-                raise InternalError(
-                    f"{self._trainer.name} cannot be rehearsed without data: {type(error).__name__}: {error}",
-                    expected="build_model(weights=False), largest_batch and loss to work on shapes alone",
-                ) from error
-            gc.collect()  # a rehearsal leaves cycles behind, with which the process would grow
-        return self._predicted[key]
-
-    def _checked(self, candidate: Candidate, plan: Plan) -> Prediction:
-        prediction = self._predict(candidate, plan)
-        if prediction.residual is None:
-            prediction = with_residual(prediction, self._trainer, self._run(plan, candidate), kind="cuda")
-            self._predicted[candidate, plan.precision] = prediction
-        return prediction
+    def _can_fit(self, card: Card) -> bool:
+        """Whether the leanest way fits a card."""
+        way = self._leanest(card, self._asked, self._plan(card, self._asked))
+        return self._terms(self._ways.predict(way), card)["needed_bytes"] <= card.memory_bytes
 
     def _plan(self, card: Card, settings: Hyperparameters) -> Plan:
         device = DeviceFacts(
@@ -186,10 +176,11 @@ class Planner:
         settings = plan.resolved(self._asked)
         if candidate is not None:
             settings = settings.model_copy(update=candidate.knobs())
+        precision = plan.precision if candidate is None else candidate.mixed_precision
         nowhere = Path(tempfile.gettempdir())
         return Run(
             settings=settings, model=self._row, method=self._method, directory=nowhere, cache=nowhere,
-            device=torch.device("cpu"), dtype=DTYPES[plan.precision],
+            device=torch.device("cpu"), dtype=DTYPES[precision],
         )  # fmt: skip
 
     def _terms(self, prediction: Prediction, card: Card) -> dict[str, int]:
@@ -207,6 +198,14 @@ class Planner:
             "left_bytes": card.memory_bytes - needed,
         }  # fmt: skip
 
+    def _told(self, considered: Considered) -> dict[str, Any]:
+        needed = considered.needed
+        return {
+            **considered.candidate.knobs(), "relative_time": round(considered.candidate.relative_time, 4),
+            "needed_bytes": needed, "verdict": considered.verdict,
+            "estimated": needed is not None and not self._ways.is_known(considered.candidate),
+        }  # fmt: skip
+
     def _settings(self, plan: Plan, candidate: Candidate, *, fits: bool) -> dict[str, Any]:
         """Every knob of speed and memory: asked, effective, why."""
         told = {}
@@ -214,13 +213,15 @@ class Planner:
         for name in ("global_batch", *knobs, *OTHER_KNOBS):
             knob = plan.settings[name]
             if name in knobs and knob.requested == "auto":
-                why = _why(knobs[name]) if fits else "the leanest, which does not fit"
+                why = _why(knobs[name], knob) if fits else "the leanest, which does not fit"
                 knob = dataclasses.replace(knob, effective=knobs[name], why=why)
             told[name] = dataclasses.asdict(knob)
         return told
 
 
-def _why(value: JSON) -> str:
+def _why(value: JSON, knob: Effective) -> str:
+    if isinstance(value, str):
+        return knob.why if value == knob.effective else "nothing faster fits, and it keeps no copies in bf16"
     if isinstance(value, bool):
         return "saves what would not fit otherwise" if value else "costs time, and it fits without"
     return "the fastest split of the update that fits"
@@ -245,10 +246,3 @@ def _sharding(prediction: Prediction, terms: Mapping[str, int]) -> dict[str, Any
     state = sum(step[owner] for owner in STATE)
     left = terms["available_bytes"] - max(0, terms["needed_bytes"] - state)
     return {"state_bytes": state, "cards": math.ceil(state / left) if left > 0 else None}
-
-
-def _told(considered: Considered) -> dict[str, Any]:
-    return {
-        **considered.candidate.knobs(), "relative_time": round(considered.candidate.relative_time, 4),
-        "needed_bytes": considered.needed, "verdict": considered.verdict,
-    }  # fmt: skip

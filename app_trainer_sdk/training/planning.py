@@ -10,8 +10,8 @@ import gc
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from app_trainer_sdk.contract import Trainer
 from app_trainer_sdk.errors import TrainerError
@@ -19,26 +19,29 @@ from app_trainer_sdk.floors import FLOOR_CARD, floor_document, floor_job, floors
 from app_trainer_sdk.gpus import Card
 from app_trainer_sdk.job import Job
 from app_trainer_sdk.registry import find_trainer
-from app_trainer_sdk.training.device import pick_device
-from app_trainer_sdk.training.optim import eight_bit_problem
-from app_trainer_sdk.training.planner import Planner
+
+if TYPE_CHECKING:
+    from app_trainer_sdk.training.planner import Planner
 
 
-def answer(request: Mapping[str, Any]) -> dict[str, Any]:
+def answer(request: Mapping[str, Any], *, settled: Callable[[], None] = lambda: None) -> dict[str, Any]:
     """Plan ``request["job"]`` on each of ``request["cards"]`` for ``request["replicas"]`` ranks.
 
     With ``request["here"]`` the cards are those of this machine, and 8-bit state is tried before it is chosen.
-    Or tell the floors of ``request["trainer"]``, when that is asked.
+    Or tell the floors of ``request["trainer"]``, when that is asked. ``settled`` is called once all is imported
+    and before anything is rehearsed.
     """
     started = time.perf_counter()
     try:
         if "trainer" in request:
             return floors_of(find_trainer(request["trainer"]))
         job, replicas = Job.model_validate(request["job"]), request["replicas"]
-        planner = Planner(job, replicas=replicas)
+        planner = _planner(job, replicas=replicas)
+        _ = planner.size  # the trainer's own imports
+        settled()
         plans = [planner.on(Card(**card)) for card in request["cards"]]
         if request.get("here") and (problem := _state_problem(plans)):
-            planner = Planner(job, replicas=replicas, eight_bit_problem=problem)
+            planner = _planner(job, replicas=replicas, eight_bit_problem=problem)
             plans = [planner.on(Card(**card)) for card in request["cards"]]
         return {**planner.facts(), "cards": plans, "seconds": round(time.perf_counter() - started, 3)}
     except TrainerError as error:
@@ -47,6 +50,9 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
 
 def _state_problem(plans: Sequence[Mapping[str, Any]]) -> str:
     """Why 8-bit state, which a plan wants, does not work here; empty when it does or nobody wants it."""
+    from app_trainer_sdk.training.device import pick_device
+    from app_trainer_sdk.training.optim import eight_bit_problem
+
     wanted = any(plan["settings"]["optim_8bit"]["effective"] is True for plan in plans)
     return eight_bit_problem(pick_device()) if wanted else ""
 
@@ -61,16 +67,18 @@ def model_floors(trainer: type[Trainer], model: str, methods: Sequence[str] | No
     """The floors of one model, by method and for inference; of some methods only when they are named."""
     chosen = trainer.methods if methods is None else methods
     floors = {method: _floor(trainer, model, method) for method in chosen}
-    told = Planner(floor_job(trainer, model, trainer.methods[0])).inference(FLOOR_CARD)
+    told = _planner(floor_job(trainer, model, trainer.methods[0])).inference(FLOOR_CARD)
     settings = {"pass": "forward over one longest row"}
     return {**floors, "inference": floor_document(told["memory"], told["precision"], settings=settings)}
 
 
 def _floor(trainer: type[Trainer], model: str, method: str) -> dict[str, Any]:
     """The leanest way of all: one row at a time, recomputation, and 8-bit state where it takes less."""
-    lean = Planner(floor_job(trainer, model, method)).size.blocks > 0
+    lean = _planner(floor_job(trainer, model, method)).size.blocks > 0
     ways = [
-        Planner(floor_job(trainer, model, method, gradient_checkpointing=lean, optim_8bit=small)).on(FLOOR_CARD)
+        _planner(floor_job(trainer, model, method, gradient_checkpointing=lean, optim_8bit=small)).on(
+            FLOOR_CARD
+        )
         for small in (False, True)
     ]
     best = min(ways, key=lambda way: way["memory"]["needed_bytes"])
@@ -79,9 +87,21 @@ def _floor(trainer: type[Trainer], model: str, method: str) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read a request, write its answer."""
-    gc.freeze()  # what the imports made lives as long as the process
-    json.dump(answer(json.load(sys.stdin)), sys.stdout)
+    gc.disable()  # torch and transformers make a million objects, and looking through them takes a second
+    json.dump(answer(json.load(sys.stdin), settled=_settle), sys.stdout)
     return 0
+
+
+def _settle() -> None:
+    """What the imports made lives as long as the process: it is not looked through again."""
+    gc.freeze()
+    gc.enable()
+
+
+def _planner(job: Job, *, replicas: int = 1, eight_bit_problem: str = "") -> Planner:
+    from app_trainer_sdk.training.planner import Planner  # here, so that torch is imported after main() began
+
+    return Planner(job, replicas=replicas, eight_bit_problem=eight_bit_problem)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ configurations are compared, nor any card.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,16 +35,23 @@ class Prediction:
         phases: the fullest instant of each phase, by the phase's name.
         size: of the whole model.
         snapshot_bytes: what a checkpoint holds; as much lies in host memory while it is written.
-        line: the rehearsals of two and three blocks that the rest follows from; None for a model that was
+        rehearsed: what it follows from: the rehearsals of two and three blocks, or the one of a model that was
             rehearsed whole.
+        kind: the type of device it was made for.
         residual: how far the line is off at one block, as a share; None where that was not looked at.
     """
 
     phases: Mapping[str, Held]
     size: Size
     snapshot_bytes: int
-    line: tuple[Rehearsed, Rehearsed] | None = None
+    rehearsed: Sequence[Rehearsed]
+    kind: str
     residual: float | None = None
+
+    @property
+    def extrapolated(self) -> bool:
+        """Whether the depth follows from two and three blocks."""
+        return len(self.rehearsed) > 1
 
     @property
     def at(self) -> str:
@@ -63,7 +70,7 @@ class Prediction:
             "by_owner": {owner: count for owner, count in self.peak.by_owner.items() if count},
             "phases": {name: self.phases[name].total for name in PHASES if name in self.phases},
             "rounding_bytes": self.peak.rounding, "checkpoint_bytes": self.snapshot_bytes,
-            "extrapolated": self.line is not None,
+            "extrapolated": self.extrapolated,
             "residual": None if self.residual is None else round(self.residual, 6), "grade": GRADE,
         }  # fmt: skip
 
@@ -82,26 +89,45 @@ def predict(
         updates: how many are rehearsed; 0 predicts the forward pass alone.
     """
     size = size or Size.of(build_shapes(trainer, run))
-    if not trainer.depth_setting or size.blocks <= WHOLE:
-        whole = dry_run(trainer, run, kind=kind, updates=updates)
-        return _prediction(whole.places, whole.size, whole.snapshot_bytes, kind)
-    two, three = (
-        dry_run(trainer, _shortened(trainer, run, depth), kind=kind, updates=updates) for depth in (2, 3)
-    )
-    places, saved = _extrapolated(two, three, size.blocks)
-    return dataclasses.replace(_prediction(places, size, saved, kind), line=(two, three))
+    whole = not trainer.depth_setting or size.blocks <= WHOLE
+    runs = [run] if whole else [_shortened(trainer, run, depth) for depth in (2, 3)]
+    return _prediction([dry_run(trainer, each, kind=kind, updates=updates) for each in runs], size, kind)
 
 
-def with_residual(
-    prediction: Prediction, trainer: SupervisedTrainer, run: Run, *, kind: str = "cpu"
-) -> Prediction:
+def with_residual(prediction: Prediction, trainer: SupervisedTrainer, run: Run) -> Prediction:
     """The same prediction, its line checked against one block; nothing to check for a model rehearsed whole."""
-    if prediction.line is None:
+    if not prediction.extrapolated:
         return prediction
-    one = dry_run(trainer, _shortened(trainer, run, 1), kind=kind)
-    by_line = max(each.total for each in _extrapolated(*prediction.line, 1)[0].values())
+    one = dry_run(trainer, _shortened(trainer, run, 1), kind=prediction.kind)
+    two, three = prediction.rehearsed
+    by_line = max(each.total for each in _extrapolated(two, three, 1)[0].values())
     seen = max(each.total for each in one.places.values())
     return dataclasses.replace(prediction, residual=abs(by_line - seen) / seen)
+
+
+def combined(parts: Sequence[tuple[float, Prediction]]) -> Prediction | None:
+    """The sum of predictions of the same model, each times its factor; None where their places differ.
+
+    Every place is summed by itself. That is the prediction of a configuration that was not rehearsed, where
+    what moves a place moves it by the same bytes whatever else is set, or by bytes in proportion to rows.
+    """
+    first = parts[0][1]
+    rehearsed = []
+    for number in range(len(first.rehearsed)):
+        pieces = [(factor, each.rehearsed[number]) for factor, each in parts]
+        names = pieces[0][1].places.keys()
+        if any(each.places.keys() != names for _, each in pieces):
+            return None
+        places = {name: _summed([(factor, each.places[name]) for factor, each in pieces]) for name in names}
+        saved = round(sum(factor * each.snapshot_bytes for factor, each in pieces))
+        rehearsed.append(Rehearsed(places, pieces[0][1].size, saved))
+    return _prediction(rehearsed, first.size, first.kind)
+
+
+def _summed(parts: Sequence[tuple[float, Held]]) -> Held:
+    owners = parts[0][1].by_owner
+    by_owner = {name: round(sum(factor * held.by_owner[name] for factor, held in parts)) for name in owners}
+    return Held(by_owner, round(sum(factor * held.rounding for factor, held in parts)))
 
 
 def _shortened(trainer: SupervisedTrainer, run: Run, blocks: int) -> Run:
@@ -139,14 +165,18 @@ def _moved(start: Held, two: Held, three: Held, more: int) -> Held:
     return Held(by_owner, start.rounding + more * (three.rounding - two.rounding))
 
 
-def _prediction(places: Mapping[str, Held], size: Size, saved: int, kind: str) -> Prediction:
+def _prediction(rehearsed: Sequence[Rehearsed], size: Size, kind: str) -> Prediction:
+    if len(rehearsed) > 1:
+        places, saved = _extrapolated(rehearsed[0], rehearsed[1], size.blocks)
+    else:
+        places, saved = dict(rehearsed[0].places), rehearsed[0].snapshot_bytes
     phases: dict[str, Held] = {}
     for place, held in places.items():
         phase = _phase(place)
         if phase not in phases or held.total > phases[phase].total:
             phases[phase] = held
     phases["export"] = _export(phases["load"], saved if kind == "cpu" else 0)
-    return Prediction(phases, size, saved)
+    return Prediction(phases, size, saved, rehearsed, kind)
 
 
 def _phase(place: str) -> str:

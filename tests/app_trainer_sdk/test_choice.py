@@ -28,6 +28,7 @@ def settings_of(**values):
 def bytes_of(candidate, *, state=1_000, rows=100):
     """A model's memory: state that 8 bits shrink, and activations that recomputing shrinks."""
     held = state * (0.6 if candidate.optim_8bit else 1.0)
+    held *= 0.8 if candidate.mixed_precision == "no" else 1.0  # no weights beside those that train
     return int((held + rows * candidate.microbatch * (0.3 if candidate.gradient_checkpointing else 1.0)) * MIB)
 
 
@@ -65,7 +66,8 @@ def test_every_way_that_was_considered_is_told_with_its_verdict():
 @pytest.mark.parametrize(
     "asked",
     [{"microbatch": 2}, {"gradient_accumulation_steps": 4}, {"gradient_checkpointing": False},
-     {"optim_8bit": False}, {"gradient_checkpointing": True, "optim_8bit": True}, {"microbatch": 8}],
+     {"optim_8bit": False}, {"gradient_checkpointing": True, "optim_8bit": True}, {"microbatch": 8},
+     {"mixed_precision": "no"}, {"mixed_precision": "fp16"}],
     ids=str,
 )  # fmt: skip
 def test_nothing_asked_for_is_changed(asked):
@@ -85,6 +87,22 @@ def test_a_refusal_can_name_the_settings_that_would_fit():
     assert none is None
     assert changes(settings, chosen) == {"microbatch": 4}
     assert all(getattr(freed(settings), name) == "auto" for name in KNOBS)
+
+
+def test_fp32_is_looked_at_last_and_taken_where_nothing_else_fits():
+    """It keeps no copies of the weights in 16 bits, and takes several times as long."""
+    candidates = list_candidates(settings_of(), 4, precision="fp16")
+
+    chosen, considered = choose(candidates, bytes_of, 500 * MIB)
+
+    assert {each.mixed_precision for each in candidates} == {"fp16", "no"}
+    assert [each.mixed_precision for each in candidates] == ["fp16"] * 12 + ["no"] * 12
+    assert chosen is None
+    assert [each.needed is not None for each in considered[12:]] == [False] * 11 + [True]
+    assert considered[12].verdict.endswith("since 1 × 4 with recomputation and 8-bit state in fp32 does not")
+    chosen, _ = choose(candidates, bytes_of, 600 * MIB)
+
+    assert chosen == Candidate(4, 1, True, True, "no")
 
 
 def test_rows_that_see_each_other_are_never_split():

@@ -19,6 +19,7 @@ JOB = Job.model_validate({"trainer": "app_trainer_sdk.testing.toys:ToyTrainer", 
 L4, H200 = find_card("L4"), find_card("H200")
 KNOBS = {
     "microbatch": 4, "gradient_accumulation_steps": 2, "gradient_checkpointing": True, "optim_8bit": False,
+    "mixed_precision": "no",
 }  # fmt: skip
 
 

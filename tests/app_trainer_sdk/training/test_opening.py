@@ -93,6 +93,7 @@ FIT = {
         "microbatch": {"requested": "auto", "effective": 2, "why": "the fastest split of the update that fits"},
         "gradient_checkpointing": {"requested": "auto", "effective": True, "why": "saves what would not fit"},
         "optim_8bit": {"requested": False, "effective": False, "why": "asked for"},
+        "mixed_precision": {"requested": "auto", "effective": "bf16", "why": "L4 has bf16 arithmetic"},
     },
     "card": {"name": "L4"}, "considered": [{"verdict": "fits"}],
 }  # fmt: skip
@@ -109,6 +110,7 @@ def test_a_plan_for_a_card_is_kept_and_never_made_again(tmp_path):
     assert checkpoint is not None
     assert (knobs["microbatch"].effective, knobs["gradient_accumulation_steps"].effective) == (2, 2)
     assert knobs["gradient_checkpointing"] == Effective("auto", True, "saves what would not fit")
+    assert knobs["mixed_precision"].effective == "no"  # which is fast is the device's own to say
     assert first.fit == {"card": {"name": "L4"}, "considered": [{"verdict": "fits"}]}
     assert first == again == nowhere
 

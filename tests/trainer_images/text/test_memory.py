@@ -10,10 +10,12 @@ import pytest
 import torch
 from allocated import measured_peak
 
+from app_trainer_sdk.choice import Candidate
 from app_trainer_sdk.floors import floors_digest
-from app_trainer_sdk.training.dry_run import dry_run
+from app_trainer_sdk.training.dry_run import Size, build_shapes, dry_run
 from app_trainer_sdk.training.planning import model_floors
 from app_trainer_sdk.training.predict import predict, with_residual
+from app_trainer_sdk.training.ways import MARGIN, Ways
 from trainer_images.text import models
 from trainer_images.text.models import MODELS
 from trainer_images.text.trainer import TextTrainer
@@ -90,11 +92,34 @@ def test_a_deep_model_follows_from_three_blocks(plan_run, method, recompute):
 
     predicted, whole = predict(TextTrainer(), run), dry_run(TextTrainer(), run)
 
-    assert predicted.line is not None
+    assert predicted.extrapolated
     assert with_residual(predicted, TextTrainer(), run).residual < 0.001
     assert predicted.size == whole.size
     assert predicted.snapshot_bytes == whole.snapshot_bytes
     assert predicted.peak.total == pytest.approx(max(each.total for each in whole.places.values()), rel=0.001)
+
+
+@pytest.mark.parametrize("method", ["lora", "full"])
+def test_ways_that_were_not_rehearsed_follow_from_those_that_were(plan_run, method):
+    """8-bit state from one pair of ways, to the byte; a microbatch between two others from their line."""
+
+    def run_of(way):
+        return plan_run(method=method, keep_layers=0, max_length=100, dtype=torch.bfloat16, **way.knobs())
+
+    size = Size.of(build_shapes(TextTrainer(), run_of(Candidate(1, 1, False, False))))
+    ways, fresh = Ways(TextTrainer(), size, run_of), Ways(TextTrainer(), size, run_of)
+    for known in (Candidate(1, 8, False, True), Candidate(1, 8, False, False), Candidate(4, 2, True, False)):
+        ways.predict(known)
+    composed = Candidate(4, 2, True, True)
+    ways.predict(Candidate(1, 8, True, False))
+    between = Candidate(2, 4, True, False)
+
+    assert ways.predict(composed).phases == fresh.predict(composed).phases
+    assert ways.predict(composed).snapshot_bytes == fresh.predict(composed).snapshot_bytes
+    assert not ways.is_known(between)
+    estimated, rehearsed = ways.estimate(between), fresh.predict(between)
+    assert estimated.peak.total == pytest.approx(rehearsed.peak.total, rel=MARGIN / 2)
+    assert ways.estimate(Candidate(8, 1, True, False)) is None
 
 
 def test_a_card_is_planned_with_the_pieces_it_would_compute(plan_run):
