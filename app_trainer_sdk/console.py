@@ -97,3 +97,10 @@ def seconds_text(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def halved_text(tried: Mapping[str, Any]) -> str:
+    """What a shortage of memory changed: in an update, or in an evaluation when it names a split."""
+    if "split" in tried:
+        return f"{tried['microbatch']} → {tried['next']} rows at once, the same sums"
+    return f"microbatch {tried['microbatch']} → {tried['next']} at the same global batch"

@@ -11,7 +11,7 @@ from typing import Any
 
 from app_trainer_sdk.callbacks.sinks import Sink
 from app_trainer_sdk.callbacks.spread import Unheard
-from app_trainer_sdk.console import Console
+from app_trainer_sdk.console import Console, halved_text
 from app_trainer_sdk.errors import ExitCode
 from app_trainer_sdk.events import Event, EventLog
 from app_trainer_sdk.paths import number_from_environment
@@ -131,8 +131,9 @@ class Narrator:
         self.flush_progress()
 
     def _on_recovered(self, facts: dict[str, Any]) -> None:
-        halved = f"microbatch {facts['microbatch']} → {facts['next']} at the same global batch"
-        self._console.lines([f"out of memory at update {facts['step']}: {halved}; {facts['error']}"])
+        where = f"evaluating {facts['split']} after" if "split" in facts else "at"
+        told = f"out of memory {where} update {facts['step']}: {halved_text(facts)}; {facts['error']}"
+        self._console.lines([told])
         self.say("job.recovered", status="running", **facts)
 
     def _on_evaluation(self, facts: dict[str, Any]) -> None:

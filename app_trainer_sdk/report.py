@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from app_trainer_sdk.changes import change_lines
-from app_trainer_sdk.console import seconds_text
+from app_trainer_sdk.console import halved_text, seconds_text
 from app_trainer_sdk.files import read_lines, write_atomic
 from app_trainer_sdk.paths import JobDirectory
 
@@ -70,9 +70,8 @@ def _training(layout: JobDirectory, result: Mapping[str, Any]) -> Iterator[str]:
         yield f"* data order not exact after update {update}: the stream could not go on where it was"
     for line in lines:
         for tried in line.get("out_of_memory", ()):
-            halved = f"microbatch {tried['microbatch']} → {tried['next']}"
             where = f"* out of memory at update {line['step']}"
-            yield f"{where}: {halved} at the same global batch; {_one_line(tried['error'])}"
+            yield f"{where}: {halved_text(tried)}; {_one_line(tried['error'])}"
         if not line["applied"]:
             names = ", ".join(line.get("nonfinite", []))
             yield f"* not applied after update {line['step']}: {line.get('why', '')} {names}".rstrip()
@@ -100,7 +99,7 @@ def _evaluations(layout: JobDirectory, result: Mapping[str, Any]) -> Iterator[st
     rows = read_lines(layout.evaluations)
     if not rows:
         return
-    names = sorted({name for row in rows for name in row} - {"step", "split", "seconds"})
+    names = sorted({name for row in rows for name in row} - {"step", "split", "seconds", "out_of_memory"})
     yield "## Evaluation"
     yield ""
     yield "| update | split | " + " | ".join(names) + " |"
@@ -110,6 +109,12 @@ def _evaluations(layout: JobDirectory, result: Mapping[str, Any]) -> Iterator[st
             f"| {row['step']} | {row['split']} | " + " | ".join(_number(row.get(name)) for name in names) + " |"
         )
     yield ""
+    tried = [(row, each) for row in rows for each in row.get("out_of_memory", ())]
+    for row, each in tried:
+        where = f"* out of memory evaluating {row['split']} after update {row['step']}"
+        yield f"{where}: {halved_text(each)}; {_one_line(each['error'])}"
+    if tried:
+        yield ""
 
 
 def _memory(layout: JobDirectory, result: Mapping[str, Any]) -> Iterator[str]:

@@ -170,11 +170,13 @@ class LossTerms:
         sum: scalar tensor, summed over the batch's units.
         means: further scalar terms that are means already; averaged over microbatches and ranks and added.
         metrics: by name a pair (sum, count) of scalar tensors or numbers, reported as sum / count.
+        recovered: the SDK's: what of an evaluation was tried and did not fit into memory, as JSON.
     """
 
     sum: Tensor
     means: Mapping[str, Tensor] = field(default_factory=dict)
     metrics: Mapping[str, tuple[Tensor | float, Tensor | float]] = field(default_factory=dict)
+    recovered: Sequence[Mapping[str, JSON]] = ()
 
 
 @dataclass(frozen=True)

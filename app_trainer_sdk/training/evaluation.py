@@ -1,24 +1,26 @@
 """Owns the evaluation of the ordinary loop: a split in order, batch by batch, weighed by units.
 
-It leaves the state as it was, so that looking more often moves no number. This file must not know when an
-evaluation is due or what is made of its numbers.
+It leaves the state as it was, so that looking more often moves no number. When memory runs out, a batch is
+measured in smaller parts, which add up to the same sums and counts. This file must not know when an evaluation
+is due or what is made of its numbers.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 
 from app_trainer_sdk.errors import InternalError
+from app_trainer_sdk.training import oom
 from app_trainer_sdk.training.feed import Rows, to_device
 from app_trainer_sdk.training.order import cut
 from app_trainer_sdk.training.randomness import Random, derive_seed, seed_torch
 from app_trainer_sdk.training.state import SupervisedState
 from app_trainer_sdk.training.wrap import autocast
-from app_trainer_sdk.values import Batch, LossTerms, Stream
+from app_trainer_sdk.values import JSON, Batch, LossTerms, Stream
 
 if TYPE_CHECKING:
     from app_trainer_sdk.contract import SupervisedTrainer
@@ -76,15 +78,78 @@ def _measure(
     trainer: SupervisedTrainer, run: Run, state: SupervisedState, rows: Rows, split: str, number: int,
     piece: tuple[int, int] | None,
 ) -> LossTerms | None:  # fmt: skip
-    """Loss terms of one batch; None for a rank that has none in this round."""
+    """Loss terms of one batch; None for a rank that has none in this round.
+
+    A part of it that does not fit is halved, here alone: what ranks measure adds up however each does it.
+
+    Raises:
+        GpuOutOfMemory: there is nothing left to halve; or HostOutOfMemory.
+    """
     if piece is None:
         return None
+    recovered: list[dict[str, JSON]] = []
+    while True:
+        most = min(piece[1] - piece[0], state.measured_rows or piece[1])
+        shortage = None
+        try:
+            parts = _parts(trainer, run, state, rows, split, number, piece, most)
+        except Exception as error:
+            if not oom.is_out_of_memory(error):
+                raise
+            shortage = oom.shortage_of(error)
+        if shortage is None:
+            return _added(parts, recovered)
+        recovered.append(_make_room(trainer, run, state, rows, split, piece[0], most, shortage))
+
+
+def _parts(
+    trainer: SupervisedTrainer, run: Run, state: SupervisedState, rows: Rows, split: str, number: int,
+    piece: tuple[int, int], most: int,
+) -> list[LossTerms]:  # fmt: skip
+    """Loss terms of a batch, in parts of at most so many rows."""
     assert run.device is not None
-    batch = to_device(rows[0, tuple(range(*piece))], run.device)
-    random = Random(
-        run.random("evaluate", split, number).seed, whole=run.random("evaluate", split), first_row=piece[0]
-    )
-    return measure_batch(trainer, run, state, batch, random)
+    parts: list[LossTerms] = []
+    for first in range(*piece, most):
+        if parts:
+            run.check()
+        last = min(first + most, piece[1])
+        place = (number,) if (first, last) == piece else (number, first)
+        seed = run.random("evaluate", split, *place).seed
+        random = Random(seed, whole=run.random("evaluate", split), first_row=first)
+        batch = to_device(rows[0, tuple(range(first, last))], run.device)
+        parts.append(measure_batch(trainer, run, state, batch, random))
+        del batch
+    return parts
+
+
+def _make_room(
+    trainer: SupervisedTrainer, run: Run, state: SupervisedState, rows: Rows, split: str, first: int, most: int,
+    shortage: oom.Shortage,
+) -> dict[str, JSON]:  # fmt: skip
+    """Measure half as many rows at once from now on; the variant, for the record."""
+    assert run.device is not None
+    inputs = oom.described(rows[0, tuple(range(first, first + most))], most)
+    if trainer.coupled_rows or most <= 1:
+        why_not = oom.COUPLED if trainer.coupled_rows else "one row is the least"
+        what = f"the evaluation of {split} in phase train with {most} rows at once"
+        raise oom.refusal(run, state, shortage, inputs, why_not, what)
+    if run.device.type == "cuda":
+        torch.cuda.empty_cache()
+    state.measured_rows = most // 2
+    return {"split": split, "microbatch": most, "next": most // 2, "error": shortage.text, "inputs": inputs}
+
+
+def _added(parts: Sequence[LossTerms], recovered: Sequence[dict[str, JSON]]) -> LossTerms:
+    """The terms of a batch from those of its parts."""
+    if len(parts) == 1:
+        return parts[0]
+    metrics = dict(parts[0].metrics)
+    for part in parts[1:]:
+        for name, (total, count) in part.metrics.items():
+            before = metrics.get(name, (0.0, 0.0))
+            metrics[name] = (before[0] + total, before[1] + count)
+    total = torch.stack([part.sum for part in parts]).sum()
+    return LossTerms(total, metrics=metrics, recovered=recovered)
 
 
 def _with_units(terms: LossTerms, units: float) -> LossTerms:

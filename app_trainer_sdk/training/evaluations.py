@@ -10,7 +10,14 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from app_trainer_sdk.training.best import Best
-from app_trainer_sdk.training.metrics import append_line, count_lines, keep_lines, ratio, read_pairs
+from app_trainer_sdk.training.metrics import (
+    OUT_OF_MEMORY,
+    append_line,
+    count_lines,
+    keep_lines,
+    ratio,
+    read_pairs,
+)
 from app_trainer_sdk.training.randomness import CPU, global_seeds
 
 if TYPE_CHECKING:
@@ -49,9 +56,11 @@ class Evaluations:
             started = self._desk.clock()
             # A trainer's own loop may draw from the global generators: looking more often moves no number.
             with global_seeds(self._run.random("evaluate", split).seed, self._run.device or CPU):
-                sums = self._sum_up(state, split)
+                sums, recovered = self._sum_up(state, split)
+            for variant in recovered:
+                self._desk.channel.say("recovered", step=step, **variant)
             if sums:
-                self._write(step, split, sums, self._desk.clock() - started)
+                self._write(step, split, sums, self._desk.clock() - started, recovered)
             del self.pending[0]
 
     def end_early(self, state: Any, step: int) -> None:
@@ -78,27 +87,33 @@ class Evaluations:
         self.ended = str(document["ended"])
         keep_lines(self._desk.layout.evaluations, int(document["evaluation_lines"]))
 
-    def _write(self, step: int, split: str, sums: Mapping[str, tuple[float, float]], seconds: float) -> None:
+    def _write(
+        self, step: int, split: str, sums: Mapping[str, tuple[float, float]], seconds: float,
+        recovered: list[Any],
+    ) -> None:  # fmt: skip
         numbers = {name: ratio(*pair) for name, pair in sums.items()}
         row = {"step": step, "split": split, "seconds": seconds, **numbers}
-        append_line(self._desk.layout.evaluations, row)
+        tried = {OUT_OF_MEMORY: recovered} if recovered else {}
+        append_line(self._desk.layout.evaluations, {**row, **tried})
         if split in SPLITS_DURING and step > 0:
             self.best.take(step, numbers)
         self._desk.channel.say("evaluation", **row)
 
-    def _sum_up(self, state: Any, split: str) -> dict[str, tuple[float, float]]:
-        """Totals over the split, reduced batch by batch: no prediction is kept."""
+    def _sum_up(self, state: Any, split: str) -> tuple[dict[str, tuple[float, float]], list[Any]]:
+        """Totals over the split, reduced batch by batch: no prediction is kept; also what did not fit."""
         sums: dict[str, tuple[float, float]] = {}
+        recovered: list[Any] = []
         batches = self._trainer.evaluate(self._run, state, split)
         try:
             for terms in batches:
+                recovered += terms.recovered
                 for name, (total, count) in read_pairs(terms.metrics).items():
                     before = sums.get(name, (0.0, 0.0))
                     sums[name] = (before[0] + total, before[1] + count)
                 self._run.check()
         finally:
             end_iterator(batches)  # a stop must find the modes and weights of training, not of evaluation
-        return sums
+        return sums, recovered
 
 
 def end_iterator(iterator: Iterator[Any]) -> None:

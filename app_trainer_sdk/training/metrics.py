@@ -24,6 +24,8 @@ from app_trainer_sdk.values import StepInfo
 #: Lines kept in memory before they are written; also the most that a hard kill can cost.
 GROUP_LINES = 32
 GROUP_SECONDS = 1.0
+#: The field of a line, of an evaluation's too, that says what was tried and did not fit.
+OUT_OF_MEMORY = "out_of_memory"
 
 
 class MetricsWriter:
@@ -55,7 +57,7 @@ class MetricsWriter:
         if info.why:
             line["why"] = info.why
         if info.recovered:
-            line["out_of_memory"] = list(info.recovered)
+            line[OUT_OF_MEMORY] = list(info.recovered)
         numbers: dict[str, Tensor | float] = {"loss": info.loss}
         if info.gradient_norm is not None:
             numbers["gradient_norm"] = info.gradient_norm

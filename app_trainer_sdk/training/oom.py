@@ -1,17 +1,17 @@
-"""Owns running out of memory in an update: noticing it, letting go of what it holds, and trying with less.
+"""Owns running out of memory: noticing it, letting go of what it holds, and trying an update with less.
 
-Nothing of an update is applied before its verdict, so the update is made again: gradients are dropped, the
-window is read again and cut into half as large microbatches, at the same global batch. Data, noise by position
-and the divisor are the same, so the update is the one that would have been made. It happens outside any
-``except`` block, with the failed frames cleared: a frame in a traceback holds the very tensors that did not
-fit. This file must not know how a loss is computed.
+Nothing of an update is applied before its verdict, and a step of the optimizer that fails is undone, so the
+update is made again: gradients are dropped, the window is read again and cut into half as large microbatches,
+at the same global batch. Data, noise by position and the divisor are the same, so the update is the one that
+would have been made. It happens outside any ``except`` block, with the failed frames cleared: a frame in a
+traceback holds the very tensors that did not fit. This file must not know how a loss is computed.
 """
 
 from __future__ import annotations
 
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +22,7 @@ from app_trainer_sdk.outcome import memory_code
 from app_trainer_sdk.training.feed import LoadedWindow
 from app_trainer_sdk.training.memory import probe_for, size_text
 from app_trainer_sdk.training.state import SupervisedState
-from app_trainer_sdk.training.team import Team
-from app_trainer_sdk.values import JSON
+from app_trainer_sdk.values import JSON, Batch
 
 if TYPE_CHECKING:
     from app_trainer_sdk.contract import SupervisedTrainer
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 
 TEXT_CHARACTERS = 200
 ELSEWHERE = "another rank ran out of memory"
+COUPLED = "rows of this trainer's batch see each other, so it is never split"
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,18 @@ class Shortage:
     Attributes:
         text: what was said, and where.
         code: whose memory it was; None on a rank that had enough.
+        why_not: why a smaller microbatch does not help; empty when it may.
+        step: whether it was in the optimizer's step, where nothing of a microbatch is in memory any more.
     """
 
     text: str
     code: ExitCode | None
+    why_not: str = ""
+    step: bool = False
+
+    def hopeless(self, why: str, *, step: bool = False) -> Shortage:
+        """The same, and a smaller microbatch does not help."""
+        return replace(self, why_not=why, step=step)
 
 
 class OutOfMemoryHere(Exception):  # noqa: N818 - a signal between two files, seen by nobody else
@@ -78,17 +86,9 @@ def shortage_of(error: BaseException) -> Shortage:
     return Shortage(forget_frames(error), code)
 
 
-def raise_on_all(team: Team, shortage: Shortage | None) -> None:
-    """Raise :class:`OutOfMemoryHere` on every rank when memory ran out on one.
-
-    With several ranks this is one small exchange on the host, made before gradients are exchanged: a rank that
-    failed would leave the others waiting there for ever.
-    """
-    somewhere = shortage is not None
-    if team.size > 1:
-        (somewhere,) = team.anywhere([somewhere])
-    if somewhere:
-        raise OutOfMemoryHere(shortage or Shortage(ELSEWHERE, None))
+def elsewhere() -> Shortage:
+    """The shortage of another rank, as this one hears of it."""
+    return Shortage(ELSEWHERE, None)
 
 
 def make_room(
@@ -112,11 +112,9 @@ def make_room(
     assert run.device is not None
     assert isinstance(state.settings.microbatch, int)
     before = state.settings.microbatch
-    why_not = _why_not(trainer, state, before)
+    why_not = shortage.why_not or _why_not(trainer, state, before)
     if why_not:
-        raise _refusal(run, state, shortage, inputs, why_not)
-    if state.replica is not None:
-        state.replica.give_up()
+        raise refusal(run, state, shortage, inputs, why_not)
     state.optimizer.zero_grad(set_to_none=True)
     if run.device.type == "cuda":
         torch.cuda.empty_cache()
@@ -131,13 +129,18 @@ def described_inputs(window: LoadedWindow) -> dict[str, JSON]:
     if not window.microbatches:
         return {}
     largest = max(window.microbatches, key=lambda each: sum(t.numel() for t in each.batch.tensors.values()))
-    shapes: dict[str, JSON] = {name: list(each.shape) for name, each in largest.batch.tensors.items()}
-    return {"rows": largest.rows, "units": largest.batch.units, "shapes": shapes}
+    return described(largest.batch, largest.rows)
+
+
+def described(batch: Batch, rows: int) -> dict[str, JSON]:
+    """Rows, units and shapes of a batch."""
+    shapes: dict[str, JSON] = {name: list(each.shape) for name, each in batch.tensors.items()}
+    return {"rows": rows, "units": batch.units, "shapes": shapes}
 
 
 def _why_not(trainer: SupervisedTrainer, state: SupervisedState, microbatch: int) -> str:
     if trainer.coupled_rows:
-        return "rows of this trainer's batch see each other, so it is never split"
+        return COUPLED
     if microbatch <= trainer.minimum_rows:
         return f"{microbatch} is the least a microbatch may have"
     if state.place is not None and state.place.resume == "not exact":
@@ -145,10 +148,20 @@ def _why_not(trainer: SupervisedTrainer, state: SupervisedState, microbatch: int
     return ""
 
 
-def _refusal(
-    run: Run, state: SupervisedState, shortage: Shortage, inputs: Mapping[str, JSON], why_not: str
-) -> TrainerError:
-    """The end of the run: where, with which inputs, what memory was held, and what else there is to change."""
+def refusal(
+    run: Run, state: SupervisedState, shortage: Shortage, inputs: Mapping[str, JSON], why_not: str,
+    what: str = "",
+) -> TrainerError:  # fmt: skip
+    """The end of the run: where, with which inputs, what memory was held, and what else there is to change.
+
+    Args:
+        run: the handle.
+        state: for what was done so far, and its settings.
+        shortage: what happened.
+        inputs: what was being computed.
+        why_not: why it is not tried with less.
+        what: what there was no memory for, and of what size; empty for the next update.
+    """
     assert run.device is not None
     if shortage.code is None:
         return PeerFailed(ELSEWHERE)
@@ -156,25 +169,31 @@ def _refusal(
     now = probe.read()
     held = f"allocated {size_text(now.allocated)}, reserved {size_text(now.reserved)}"
     held += f", peak {size_text(probe.peak())}, resident {size_text(now.resident)}"
+    update = f"update {state.counters.updates + 1} in phase train at microbatch {state.settings.microbatch}"
     kind = GpuOutOfMemory if shortage.code is ExitCode.GPU_OUT_OF_MEMORY else HostOutOfMemory
     return kind(
-        f"no memory for update {state.counters.updates + 1} in phase train at microbatch "
-        f"{state.settings.microbatch}, and {why_not}; inputs {inputs}; {held}; {shortage.text}",
-        expected="room for one microbatch", setting=nearest_settings(state),
+        f"no memory for {what or update}, and {why_not}; inputs {inputs}; {held}; {shortage.text}",
+        expected="room for the optimizer's state" if shortage.step else "room for one microbatch",
+        setting=nearest_settings(state, step=shortage.step),
     )  # fmt: skip
 
 
-def nearest_settings(state: SupervisedState) -> str:
-    """Settings that take less memory, the cheapest first; none of them has been tried."""
+def nearest_settings(state: SupervisedState, *, step: bool = False) -> str:
+    """Settings that take less memory, the cheapest first; none of them has been tried.
+
+    Args:
+        state: for what is set already.
+        step: whether the optimizer's step alone must get smaller.
+    """
     settings: Any = state.settings
     ways = []
-    if settings.gradient_checkpointing is not True and state.modules.blocks:
+    if settings.gradient_checkpointing is not True and state.modules.blocks and not step:
         ways.append("gradient_checkpointing to true")
-    if settings.mixed_precision == "no":
+    if settings.mixed_precision == "no" and not step:
         ways.append("mixed_precision to 'bf16'")
     if settings.optim_8bit is not True and settings.optimizer == "adamw":
         ways.append("optim_8bit to true")
-    if hasattr(settings, "max_length"):
+    if hasattr(settings, "max_length") and not step:
         ways.append(f"max_length to less than {settings.max_length}")
     named = ", or ".join(f"/hyperparameters/{way}" for way in ways)
     return f"{named or 'the model to a smaller one'}, or take a card with more memory"

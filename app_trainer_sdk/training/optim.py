@@ -51,6 +51,43 @@ def build_optimizer(
     )
 
 
+def takes_memory(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether the next step takes memory that is not taken already.
+
+    Each does that makes state for some parameter. Later ones do not, except plain AdamW's (for half-precision
+    weights on the CPU), which computes with temporaries after it has begun to write.
+    """
+    if isinstance(optimizer, torch.optim.AdamW) and not optimizer.defaults["fused"]:
+        return True
+    for group in optimizer.param_groups:
+        if isinstance(optimizer, torch.optim.SGD) and not group["momentum"]:
+            continue  # it keeps no state
+        if any(each.grad is not None and not optimizer.state.get(each) for each in group["params"]):
+            return True
+    return False
+
+
+@torch.no_grad()
+def step(optimizer: torch.optim.Optimizer) -> None:
+    """Make one step.
+
+    SGD adds the weight decay to a copy of every gradient; it is added to the gradients themselves here, with
+    the same numbers: they are not needed afterwards, and the step takes no memory.
+    """
+    groups = optimizer.param_groups if isinstance(optimizer, torch.optim.SGD) else []
+    decays = [group["weight_decay"] for group in groups]
+    for group in groups:
+        trained = [each for each in group["params"] if each.grad is not None]
+        if group["weight_decay"] and trained:
+            torch._foreach_add_([each.grad for each in trained], trained, alpha=group["weight_decay"])
+        group["weight_decay"] = 0.0
+    try:
+        optimizer.step()
+    finally:
+        for group, decay in zip(groups, decays, strict=True):
+            group["weight_decay"] = decay
+
+
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     """Set the rate of every group, times its ``lr_scale``."""
     for group in optimizer.param_groups:

@@ -15,6 +15,7 @@ import numpy
 
 from app_trainer_sdk.errors import InternalError
 from app_trainer_sdk.hyperparameters import Hyperparameters
+from app_trainer_sdk.training import oom
 from app_trainer_sdk.training.evaluation import measure_batch, measuring
 from app_trainer_sdk.training.feed import LoadedWindow, Microbatch, to_device
 from app_trainer_sdk.training.order import Window
@@ -64,12 +65,20 @@ def rehearse(
 
 
 def make_update(trainer: SupervisedTrainer, run: Run, state: SupervisedState, window: LoadedWindow) -> StepInfo:
-    """One whole update of a window that is not followed by another."""
+    """One whole update of a window that is not followed by another.
+
+    Raises:
+        GpuOutOfMemory: it does not fit; or HostOutOfMemory, or PeerFailed where it did not fit on another rank.
+    """
     agreed = state.team.agree(window.units, window.empty)
     buffers = state.buffers.copies()
-    update = start_update(run, state, window, agreed)
-    look_ahead(run, state, update, None)
-    return settle_update(trainer, state, update, buffers)
+    try:
+        update = start_update(run, state, window, agreed)
+        look_ahead(run, state, update, None)
+        return settle_update(trainer, state, update, buffers)
+    except oom.OutOfMemoryHere as error:
+        why = error.shortage.why_not or "a rehearsal tries nothing smaller"
+        raise oom.refusal(run, state, error.shortage, oom.described_inputs(window), why) from None
 
 
 def _window(settings: Hyperparameters, batch: Batch, *, last: bool) -> LoadedWindow:

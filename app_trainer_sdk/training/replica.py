@@ -91,10 +91,6 @@ class Replica:
             if not is_there:
                 parameter.grad = None
 
-    def give_up(self) -> None:
-        """Forget an update that no rank will finish: where its last forward was made, DDP awaits a backward."""
-        self._pass_over_nothing()
-
     def _careful(self, first: bool) -> bool:
         """Before the first update nobody knows yet whether every parameter gets a gradient."""
         return first or self._may_lack

@@ -112,6 +112,7 @@ def training_steps(trainer: SupervisedTrainer, run: Run, state: SupervisedState)
                 # Read the next rows while the device still works on this update.
                 following = next(windows) if counters.updates + 1 < settings.updates else None
                 agreed = look_ahead(run, state, update, following)
+                info = settle_update(trainer, state, update, buffers, recovered)
             except OutOfMemoryHere as error:
                 shortage = error.shortage
             except BaseException:
@@ -126,7 +127,7 @@ def training_steps(trainer: SupervisedTrainer, run: Run, state: SupervisedState)
                 window = next(windows)
                 agreed = state.team.agree(window.units, window.empty)
                 continue
-            yield settle_update(trainer, state, update, buffers, recovered)
+            yield info
             recovered = []
             stop_when_diverged(state)
             if counters.updates >= settings.updates:

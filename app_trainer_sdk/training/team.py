@@ -42,6 +42,7 @@ class Agreement:
         stop: a wish to stop that some rank has heard; all of them follow it now.
         names: metrics that some rank had in the update before.
         news: whether one of those is a name that not all ranks know yet.
+        short: whether memory ran out on some rank in the update that is under way.
     """
 
     units: float
@@ -49,6 +50,7 @@ class Agreement:
     stop: StopRequested | None = None
     names: tuple[str, ...] = ()
     news: bool = False
+    short: bool = False
 
 
 def nobody_asked() -> StopRequested | None:
@@ -125,25 +127,26 @@ class Team:
         dist.init_process_group(backend, rank=self.rank, world_size=self.size, **options)
         self._control = dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT)
 
-    def agree(self, units: float, empty: int, metrics: Iterable[str] = ()) -> Agreement:
-        """One small exchange on the host, a window ahead: divisor, wishes to stop, names of metrics.
+    def agree(self, units: float, empty: int, metrics: Iterable[str] = (), *, short: bool = False) -> Agreement:
+        """One small exchange on the host, a window ahead: divisor, wishes to stop, names of metrics, memory.
 
         Args:
             units: this rank's units of the next window.
             empty: its microbatches without a unit.
             metrics: what this rank measured in the update that is under way.
+            short: whether this rank ran out of memory in it.
         """
         if self.size == 1:
-            return Agreement(units, empty)
+            return Agreement(units, empty, short=short)
         here = set(metrics)
         known = [float(name in here) for name in self._names]
         news = float(not here.issubset(self._names))
-        numbers = torch.tensor([units, empty, news, *_flags(self._asked()), *known], dtype=torch.float64)
+        numbers = torch.tensor([units, empty, news, short, *_flags(self._asked()), *known], dtype=torch.float64)
         dist.all_reduce(numbers, group=self._control)
-        units, empties, news, *rest = numbers.tolist()
+        units, empties, news, shortages, *rest = numbers.tolist()
         flags, counts = rest[: len(REASONS) + 1], rest[len(REASONS) + 1 :]
         names = tuple(name for name, count in zip(self._names, counts, strict=True) if count)
-        return Agreement(units, int(empties), _wish(flags), names, bool(news))
+        return Agreement(units, int(empties), _wish(flags), names, bool(news), bool(shortages))
 
     def total(
         self, loss: Tensor | float, metrics: Pairs, agreed: Agreement, device: torch.device
@@ -168,16 +171,18 @@ class Team:
             assert terms is not None
             return terms
         mine = read_pairs(terms.metrics) if terms is not None else {}
-        everyone: list[Any] = self._gather([_flags(self._asked()), mine])
-        stop = _wish([sum(column) for column in zip(*(flags for flags, _ in everyone), strict=True)])
+        recovered = [dict(each) for each in terms.recovered] if terms is not None else []
+        everyone: list[Any] = self._gather([_flags(self._asked()), mine, recovered])
+        stop = _wish([sum(column) for column in zip(*(flags for flags, *_ in everyone), strict=True)])
         if stop is not None:
             raise stop
         sums: dict[str, tuple[Tensor | float, Tensor | float]] = {}
-        for _, pairs in everyone:
+        for _, pairs, _ in everyone:
             for name, (value, count) in pairs.items():
                 before = sums.get(name, (0.0, 0.0))
                 sums[name] = (before[0] + value, before[1] + count)
-        return LossTerms(torch.tensor(0.0), metrics=sums)
+        tried = [each for *_, some in everyone for each in some]
+        return LossTerms(torch.tensor(0.0), metrics=sums, recovered=tried)
 
     def anywhere(self, here: Sequence[bool]) -> list[bool]:
         """For each place, whether it is true on some rank."""

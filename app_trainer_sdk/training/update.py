@@ -25,6 +25,7 @@ from app_trainer_sdk.training.randomness import Random, seed_torch
 from app_trainer_sdk.training.schedule import learning_rate
 from app_trainer_sdk.training.state import SupervisedState
 from app_trainer_sdk.training.team import Agreement
+from app_trainer_sdk.training.whole_step import apply_update
 from app_trainer_sdk.training.wrap import autocast
 from app_trainer_sdk.values import JSON, LossTerms, StepInfo
 
@@ -48,36 +49,48 @@ class Update:
     empty: int
     metrics: Mapping[str, tuple[Tensor | float, Tensor | float]]
     why: str = ""
+    shortage: oom.Shortage | None = None
 
 
 def start_update(run: Run, state: SupervisedState, window: LoadedWindow, agreed: Agreement) -> Update:
-    """Launch forward, backward and clip of one window; nothing is applied yet."""
+    """Launch forward and backward of one window; nothing is applied yet.
+
+    Raises:
+        OutOfMemoryHere: memory ran out, and there is no other rank to tell first.
+    """
     units = agreed.units
     rate = _rate(state.settings, state.counters.updates)
     if units <= 0:
         return Update(window, float("nan"), None, rate, 0.0, agreed.empty, {}, why=NO_UNIT)
     optim.set_learning_rate(state.optimizer, rate)
-    loss, metrics = _accumulate(run, state, window, units)
-    return Update(window, loss, _clip(state), rate, units, agreed.empty, metrics)
+    sums, shortage = _accumulate(run, state, window, units)
+    return Update(window, sums.loss, None, rate, units, agreed.empty, sums.metrics, shortage=shortage)
 
 
 def look_ahead(run: Run, state: SupervisedState, update: Update, following: LoadedWindow | None) -> Agreement:
-    """Agree on the next window while the device works; the update's loss and metrics become those of all."""
+    """Agree on the next window while the device works, clip; loss and metrics become those of all ranks.
+
+    Raises:
+        OutOfMemoryHere: on every rank, when memory ran out on one; gradients are then worth nothing.
+    """
     assert run.device is not None
     units, empty = (following.units, following.empty) if following is not None else (0.0, 0)
-    agreed = state.team.agree(units, empty, update.metrics)
+    agreed = state.team.agree(units, empty, update.metrics, short=update.shortage is not None)
+    if agreed.short:
+        raise oom.OutOfMemoryHere(update.shortage or oom.elsewhere())
     if not update.why:
+        update.gradient_norm = _clip(state)
         update.loss, update.metrics = state.team.total(update.loss, update.metrics, agreed, run.device)
     return agreed
 
 
 def _accumulate(
     run: Run, state: SupervisedState, window: LoadedWindow, units: float
-) -> tuple[Tensor | float, dict[str, tuple[Tensor | float, Tensor | float]]]:
+) -> tuple[_Sums, oom.Shortage | None]:
     """Forward and backward of every microbatch; gradients add up to the gradient of sum(loss) / units.
 
-    Raises:
-        OutOfMemoryHere: on every rank, when memory ran out on one; gradients are then worth nothing.
+    A rank whose memory ran out takes part in the exchange of gradients all the same, with nothing: the others
+    would wait for it. They hear of it with the numbers of the next window, before anything is applied.
     """
     replica, first = state.replica, state.counters.updates == 0
     sums = _Sums()
@@ -90,15 +103,18 @@ def _accumulate(
     except Exception as error:
         if not oom.is_out_of_memory(error):
             raise
-        sums.carried = None
         shortage = oom.shortage_of(error)
-    oom.raise_on_all(state.team, shortage)
+    if shortage is not None:  # outside the except block: nothing holds the failed frames any more
+        sums = _Sums()
+        state.optimizer.zero_grad(set_to_none=True)
+        if replica is None:
+            raise oom.OutOfMemoryHere(shortage)
     if replica is not None and sums.carried is not None:
         _go_backward(state, sums.carried)
         replica.refuse_unfinished()
     elif replica is not None:
         replica.reduce(first=first)
-    return sums.loss, sums.metrics
+    return sums, shortage
 
 
 @dataclass
@@ -196,7 +212,12 @@ def settle_update(
     trainer: SupervisedTrainer, state: SupervisedState, update: Update, buffers: list[Tensor],
     recovered: Sequence[Mapping[str, JSON]] = (),
 ) -> StepInfo:  # fmt: skip
-    """Read the verdict, step if it is good, and book what happened. Nothing in here can be interrupted."""
+    """Read the verdict, step if it is good, and book what happened. Nothing in here can be interrupted.
+
+    Raises:
+        OutOfMemoryHere: memory ran out in the step; nothing is booked and, where it can be tried again, nothing
+            was applied.
+    """
     counters, window = state.counters, update.window.window
     if not update.why:
         _step(trainer, state, update)
@@ -240,11 +261,9 @@ def _step(trainer: SupervisedTrainer, state: SupervisedState, update: Update) ->
     if math.isfinite(float(norm + loss)):
         if state.counters.updates == 0:
             _check_every_gradient(trainer, state)
-        state.optimizer.step()
+        apply_update(state)
         if state.counters.updates == 0:
             check_state(state.optimizer, state.modules.root)
-        if state.average is not None:
-            state.average.follow(state.counters.updates + 1)
     else:
         update.why = NON_FINITE
         state.counters.skipped += 1

@@ -101,5 +101,9 @@ def test_memory_that_ran_out(tmp_path: Path):
     teller, sink, told = narrator(tmp_path)
     teller.hear({"kind": "recovered", "step": 3, "microbatch": 8, "next": 4, "error": "CUDA", "inputs": {}})
 
-    assert [event.type for event in sink.events] == ["job.recovered"]
+    facts = {"split": "test", "microbatch": 2, "next": 1, "error": "CUDA", "inputs": {}}
+    teller.hear({"kind": "recovered", "step": 3, **facts})
+
+    assert [event.type for event in sink.events] == ["job.recovered"] * 2
     assert "out of memory at update 3: microbatch 8 → 4 at the same global batch; CUDA" in told.getvalue()
+    assert "memory evaluating test after update 3: 2 → 1 rows at once, the same sums; CUDA" in told.getvalue()

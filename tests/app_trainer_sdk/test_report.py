@@ -62,10 +62,11 @@ def test_a_whole_report(tmp_path: Path):
         metric(2, 3.5, out_of_memory=[{"microbatch": 8, "next": 4, "error": "OutOfMemoryError: CUDA"}]),
         metric(2, 1.0, applied=False),
     )
+    tried = {"split": "validation", "microbatch": 2, "next": 1, "error": "OutOfMemoryError: HIP"}
     put(
         layout.evaluations,
         {"step": 0, "split": "validation", "seconds": 1, "loss": 2.0},
-        {"step": 2, "split": "validation", "seconds": 1, "loss": 1.5, "error": None},
+        {"step": 2, "split": "validation", "seconds": 1, "loss": 1.5, "error": None, "out_of_memory": [tried]},
     )
     side = {"resident": 300 << 20}
     put(
@@ -108,6 +109,9 @@ def test_a_whole_report(tmp_path: Path):
         "* time in updates: 2 min 0 s, waiting for data 10.0 %",
         "* not applied after update 1: non-finite loss",
         "* out of memory at update 2: microbatch 8 → 4 at the same global batch; OutOfMemoryError: CUDA",
+        "| update | split | error | loss |",
+        "* out of memory evaluating validation after update 2: 2 → 1 rows at once, the same sums; "
+        "OutOfMemoryError: HIP",
         "* graphs compiled in this attempt: 3",
         "AdamW8bit, not fused.",
         "| 0 | uint8 | 2 | 6,400 | 13,400 |",

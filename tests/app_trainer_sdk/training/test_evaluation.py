@@ -7,6 +7,7 @@ import torch
 from small_models import PLAIN, Adapted, Scalars, adapted_trainer
 from torch_helpers import make_trainer, open_training, same_tensors, train
 
+from app_trainer_sdk.errors import GpuOutOfMemory
 from app_trainer_sdk.training import supervised
 from app_trainer_sdk.training.memory import CpuProbe
 from app_trainer_sdk.values import LossTerms
@@ -94,3 +95,64 @@ class TestEvaluation:
             losses.append(training.evaluations()[-1]["loss"])
 
         assert losses == pytest.approx([sum(rows) / (len(rows) + sum(rows))] * 3, rel=1e-6)
+
+
+def short_evaluation(most, tried, **attributes):
+    """A trainer whose evaluation fits only up to ``most`` rows; halves and eighths add up exactly."""
+
+    def loss(modules, values, random):
+        if not torch.is_grad_enabled():
+            tried.append(len(values))
+            if len(values) > most:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB")
+        noise = [random.row(at).python.random() for at in range(len(values))]
+        x = torch.tensor(values) + torch.tensor([float(each > 0.5) for each in noise])
+        return LossTerms((modules.root.w * x).sum(), metrics={"large": (float((x > 1).sum()), len(values))})
+
+    rows = [number / 8 for number in range(21)]
+    return make_trainer(lambda run: Scalars(1.5), loss, rows, validation=rows, **attributes)
+
+
+SHORT = {**PLAIN, "learning_rate": 0.0625, "microbatch": 8, "global_batch": 8, "updates": 2}
+
+
+class TestShortEvaluation:
+    def test_the_sums_are_those_of_whole_batches(self, tmp_path):
+        """E1: batches of 8 rows are measured in 2s; lines are equal but for what was tried, which is told."""
+        tried = []
+        options = {**SHORT, "evaluate_every": 1}
+        plain = train(short_evaluation(99, []), tmp_path / "plain", **options)
+        short = train(short_evaluation(2, tried), tmp_path / "short", **options)
+        lines = short.evaluations()
+        variants = lines[0].pop("out_of_memory")
+
+        assert lines == plain.evaluations()
+        assert short.metrics() == plain.metrics()
+        assert tried[:6] == [8, 4, 2, 2, 2, 2]
+        assert max(tried[6:]) == 2  # the size that fits is kept
+        assert [(each["split"], each["microbatch"], each["next"]) for each in variants] == [
+            ("validation", 8, 4), ("validation", 4, 2),
+        ]  # fmt: skip
+        assert variants[0]["inputs"]["rows"] == 8
+        assert variants[0]["error"].startswith("OutOfMemoryError: CUDA out of memory.")
+        said = [facts for kind, facts in short.channel.said if kind == "recovered"]
+        assert [(each["step"], each["split"], each["next"]) for each in said] == [
+            (0, "validation", 4), (0, "validation", 2),
+        ]  # fmt: skip
+
+    def test_one_row_is_the_least(self, tmp_path):
+        """E1: an evaluation that fits with no row ends with 79 and says which split, at how many rows."""
+        tried = []
+        message = "no memory for the evaluation of validation in phase train with 1 rows at once, and one row"
+        with pytest.raises(GpuOutOfMemory, match=message):
+            train(short_evaluation(0, tried), tmp_path, **SHORT)
+
+        assert tried == [8, 4, 2, 1]
+
+    def test_rows_that_see_each_other(self, tmp_path):
+        """A measure of rows that see each other is not that of a part of them: it is never split."""
+        tried = []
+        with pytest.raises(GpuOutOfMemory, match="rows of this trainer's batch see each other"):
+            train(short_evaluation(2, tried, coupled_rows=True), tmp_path, **SHORT)
+
+        assert tried == [8]

@@ -168,6 +168,30 @@ def test_the_update_is_the_one_that_would_have_been_made(tmp_path):
     assert plain.evaluations()[-1]["loss"] == pytest.approx(halved.evaluations()[-1]["loss"], rel=1e-6)
 
 
+def test_a_trial_counts_with_the_updates_it_made(tmp_path):
+    """E4: memory that ends at 48 rows after update 100 leads to 32, and all three updates left are made."""
+    most = [99]
+    trainer = rows_trainer(most, values=[0.5 + number / 8 for number in range(64)])
+    settings = {**PLAIN, "learning_rate": 0.001, "microbatch": 64, "global_batch": 64, "updates": 103,
+                "evaluate_every": 100}  # fmt: skip
+    training = open_training(trainer, tmp_path, **settings)
+    seen = []
+
+    def lose_memory(kind, **facts):
+        seen.append((kind, facts))
+        most[0] = 47 if [each for each, _ in seen].count("evaluation") >= 2 else 99
+
+    training.channel.say = lose_memory
+    drive(training)
+    lines = training.metrics()
+
+    assert [rows for rows, _ in trainer.tried] == [64] * 101 + [32, 32] * 3
+    assert [line["step"] for line in lines if line["applied"]] == [*range(1, 104)]
+    assert [line["step"] for line in lines if "out_of_memory" in line] == [101]
+    assert [(facts["step"], facts["next"]) for kind, facts in seen if kind == "recovered"] == [(101, 32)]
+    assert training.snapshot().values["counters"]["microbatch"] == 32
+
+
 def test_a_resume_goes_on_with_the_smaller_microbatch(tmp_path):
     """B2: killed after memory ran out and resumed, a run makes the same updates and does not try again."""
     settings = {**PLAIN, "learning_rate": 0.01, "microbatch": 8, "updates": 5, "checkpoint_every": 1}

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import pytest
 import torch
 from test_predict import run_of
+from test_whole_step import Card, short_of
 from torch import nn
-from torch_helpers import make_trainer
+from torch_helpers import StillProbe, make_trainer
 
-from app_trainer_sdk.errors import InternalError
+from app_trainer_sdk.errors import GpuOutOfMemory, InternalError
+from app_trainer_sdk.training.ledger import Ledger
 from app_trainer_sdk.training.rehearsal import UPDATES, rehearse
 from app_trainer_sdk.training.supervised import assemble
 
@@ -41,6 +45,35 @@ def test_an_update_that_is_not_made_proves_nothing(tmp_path):
 
     with pytest.raises(InternalError, match="rehearsed update 1 was not made"):
         rehearsed(trainer, run_of(trainer, tmp_path))
+
+
+def test_a_batch_of_nothing_is_no_success(tmp_path):
+    """E4: with nothing to train on no update is made, whatever ran before, and nothing was proven."""
+    trainer = make_trainer(lambda run: nn.Linear(3, 1), squares, [[1.0, 2.0, 3.0]], units=lambda value: 0.0)()
+
+    with pytest.raises(InternalError, match="rehearsed update 1 was not made: no unit to train on"):
+        rehearsed(trainer, run_of(trainer, tmp_path))
+    assert trainer.trained == []
+
+
+def test_a_step_without_memory_fails_its_row(tmp_path):
+    """E3: memory that runs out in the first step marks that place as failed, with 79; nothing after it ran."""
+    trainer = make_trainer(lambda run: nn.Linear(3, 1), squares, [[1.0, 2.0, 3.0]])()
+    run = run_of(trainer, tmp_path)
+    state = assemble(trainer, run, trainer.build_model(run, weights=False))
+    found = []
+    book = Ledger(StillProbe(), found.append, policy="report")
+    batch = trainer.largest_batch(run, run.settings.microbatch)
+    with short_of(Card(0, fits=0)), pytest.raises(GpuOutOfMemory) as caught, ExitStack() as places:
+        rehearse(
+            trainer, run, state, batch,
+            mark=lambda place: places.enter_context(book.phase(place, releases=False)),
+        )  # fmt: skip
+
+    assert caught.value.code == 79
+    assert "no memory for update 1" in str(caught.value)
+    assert {row.phase: row.verdict for row in found} == {"update 1": "failed: GpuOutOfMemory"}
+    assert not state.optimizer.state
 
 
 def squares(modules, values, random):

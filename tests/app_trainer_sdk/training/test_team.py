@@ -19,6 +19,7 @@ import psutil
 import pytest
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch_helpers import CPU, CountingToken, RecordingChannel, in_new_process, make_trainer, open_training
 
 from app_trainer_sdk.errors import ExitCode, InternalError, PeerFailed, StopRequested
@@ -140,6 +141,25 @@ def short_of_memory() -> Any:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return squares(modules, values, random)
 
+    return make_trainer(lambda run: Net(), loss, ROWS, validation=ROWS[:7])
+
+
+def short_elsewhere() -> Any:
+    """Rank 1 is short of memory in a step after more than four rows, and when it evaluates more than two."""
+
+    def loss(modules: Any, values: list[float], random: Any) -> LossTerms:
+        rows[0] = len(values)
+        if not torch.is_grad_enabled() and len(values) > 2 and meeting.here().rank:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return squares(modules, values, random)
+
+    def fail(*_: Any) -> None:
+        if rows[0] > 4 and meeting.here().rank:
+            rows[0] = 0
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    rows = [0]
+    register_optimizer_step_post_hook(fail)  # in the processes of one test
     return make_trainer(lambda run: Net(), loss, ROWS, validation=ROWS[:7])
 
 
@@ -299,6 +319,18 @@ def test_memory_that_runs_out_on_one_rank(tmp_path: Path, accumulation: int):
     assert two["losses"] == pytest.approx(one["losses"], rel=1e-4)
     assert two["counters"]["microbatch"] == 2
     assert two["counters"]["out_of_memory"] == 3 - accumulation
+    assert two["evaluated"] == pytest.approx(one["evaluated"], rel=1e-4)
+
+
+def test_memory_that_runs_out_in_a_step_on_one_rank(tmp_path: Path):
+    """E3: the step that a rank could not make is undone on all, and made again; a rank evaluates as it can."""
+    options = {"global_batch": 16, "updates": 6}
+    one = updates(tmp_path / "plain", plain, 1, **options)
+    two = updates(tmp_path / "short", short_elsewhere, 2, **options)
+
+    assert two["ids"] == one["ids"]
+    assert two["losses"] == pytest.approx(one["losses"], rel=1e-4)
+    assert (two["counters"]["microbatch"], two["counters"]["out_of_memory"]) == (4, 1)
     assert two["evaluated"] == pytest.approx(one["evaluated"], rel=1e-4)
 
 
