@@ -16,7 +16,7 @@ from typing import Any
 from app_trainer_sdk.changes import NEVER, OPTION, SETTINGS
 from app_trainer_sdk.errors import BadJob, DependencyUnavailable, DiskFull, Problem, is_disk_full
 from app_trainer_sdk.files import read_json, remove_tree
-from app_trainer_sdk.job import Job
+from app_trainer_sdk.job import Job, what_is_asked
 from app_trainer_sdk.paths import JobDirectory
 from app_trainer_sdk.redaction import without_secrets
 
@@ -28,8 +28,8 @@ def under_its_name(layout: JobDirectory, job: Job, *, may_change: bool = False) 
     changed on a resume goes on under the name it began with.
     """
     there = _read_ours(layout.job)
-    asked = {**without_secrets(job.document()), "callbacks": None, "job_id": None}
-    same = asked == {**there, "callbacks": None, "job_id": None}
+    asked = what_is_asked({**job.document(), "callbacks": None, "job_id": None})
+    same = asked == what_is_asked({**there, "callbacks": None, "job_id": None})
     return job.under_name(str(there["job_id"])) if "job_id" in there and (same or may_change) else job
 
 
@@ -57,7 +57,7 @@ def free_if_untrained(layout: JobDirectory, job: Job) -> None:
 
     A start that failed before the first checkpoint must not keep its mended job out.
     """
-    there, asked = _read_ours(layout.job), without_secrets(job.document())
+    there, asked = what_is_asked(_read_ours(layout.job)), what_is_asked(job.document())
     began = (layout.root / "attempts").is_dir()  # the file is an earlier start's, and not somebody else's
     trained = any(layout.checkpoints.glob("step-*"))
     if not there or not began or trained or _read_ours(layout.result).get("status") == "succeeded":
@@ -139,6 +139,7 @@ def _differences(
     there: Mapping[str, Any], asked: Mapping[str, Any], *, resumable: bool = True
 ) -> list[Problem]:
     """Where the job that was asked differs from the directory's, each with the option that would allow it."""
+    there, asked = what_is_asked(there), what_is_asked(asked)
     problems = [
         Problem(f"/{part}", repr(asked.get(part)), f"{there.get(part)!r}, as in the directory", NEVER[part])
         for part in ("trainer", "model", "method")

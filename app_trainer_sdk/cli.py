@@ -21,6 +21,8 @@ VERBS = {
     "pilot": ("pilot", "measure one complete pass of everything a job does, before a long run"),
     "run": ("run", "run a job, or go on with it"),
     "events": ("callbacks.flush", "send the events of a job that nobody heard yet"),
+    "mirror": ("transfers.mirror_command", "write the list of weights that a mirror has, or verify a mirror"),
+    "cache": ("transfers.cache_command", "list, verify and prune the cache of weights"),
     "checkpoints": ("checkpoints", "list a job's checkpoints, and why one is not valid"),
 }
 ALIASES = {"train": "run"}

@@ -55,6 +55,19 @@ class Console:
             self._told = self._clock()
             self.lines([text])
 
+    def transfer(self, text: str, done: int, total: int) -> None:
+        """Show how far a transfer is."""
+        if self._quiet:
+            return
+        whole = 0 < total <= done
+        if self._terminal:
+            line = f"{bar(min(done, total), total)} {text}" if total else text
+            self._write("\r\x1b[2K" + line[: self._columns() - 1] + ("\n" if whole else ""))
+            self._drawn = not whole
+        elif self._clock() - self._told >= PLAIN_SECONDS or whole:
+            self._told = self._clock()
+            self.lines([text])
+
     def _write(self, text: str) -> None:
         """A reader who went away (``run | head``) does not stop the run."""
         try:

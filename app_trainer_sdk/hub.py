@@ -1,31 +1,53 @@
-"""Owns huggingface_hub: nobody else imports it. Downloads happen in the supervisor, never in a rank."""
+"""Owns huggingface_hub: nobody else imports it. It tells what a repository has; bytes come as all others do.
+
+So a download from the Hub is resumed, verified and cached like one from any mirror.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
+from fnmatch import fnmatch
 
 from app_trainer_sdk.errors import DependencyUnavailable
+from app_trainer_sdk.transfers.names import unsafe_name
+from app_trainer_sdk.transfers.wanted import Wanted
 
 #: What a model folder needs; formats that execute code when they are read are never fetched.
 PATTERNS = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
 
 
-def download_snapshot(repository: str, revision: str, cache: Path) -> Path:
-    """Local folder of a repository at a pinned revision.
+def list_repository(repository: str, revision: str, *, setting: str = "/weights") -> tuple[Wanted, ...]:
+    """The files of a repository at a pinned revision, with sizes and digests as the Hub tells them.
 
     Raises:
-        DependencyUnavailable: the Hub did not answer, or has no such revision.
+        DependencyUnavailable: the Hub did not answer, has no such revision, or names files that are not safe.
     """
     import huggingface_hub
 
     try:
-        folder = huggingface_hub.snapshot_download(
-            repository, revision=revision, cache_dir=cache / "hub", allow_patterns=list(PATTERNS)
-        )
+        facts = huggingface_hub.HfApi().model_info(repository, revision=revision, files_metadata=True)
+        token = huggingface_hub.get_token()
+        commit, siblings = facts.sha or revision, facts.siblings or []
+        urls = {
+            each.rfilename: huggingface_hub.hf_hub_url(repository, each.rfilename, revision=commit)
+            for each in siblings
+        }
     except Exception as error:  # noqa: BLE001 - many kinds, one meaning: the weights are not to be had
         raise DependencyUnavailable(
             f"{repository}@{revision}: {type(error).__name__}: {str(error)[:200]}",
             expected="the Hub to answer",
             setting="/weights to a local folder",
         ) from None
-    return Path(folder)
+    credentials = {"Authorization": f"Bearer {token}"} if token else {}
+    found = [each for each in siblings if any(fnmatch(each.rfilename, pattern) for pattern in PATTERNS)]
+    unsafe = [each.rfilename for each in found if unsafe_name(each.rfilename)]
+    if unsafe or not found:
+        what = f"the unsafe name {unsafe[0]!r}" if unsafe else "no file that weights are made of"
+        raise DependencyUnavailable(f"{repository}@{revision} has {what}", expected=", ".join(PATTERNS))
+    return tuple(
+        Wanted(
+            each.rfilename, (urls[each.rfilename],), size=each.size,
+            sha256=each.lfs.sha256 if each.lfs else None, git_sha1=None if each.lfs else each.blob_id,
+            setting=setting, credentials=credentials,
+        )
+        for each in sorted(found, key=lambda each: each.rfilename)
+    )  # fmt: skip

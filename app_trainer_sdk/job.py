@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -22,9 +22,13 @@ from app_trainer_sdk.contract import Trainer
 from app_trainer_sdk.contract_check import merged_defaults
 from app_trainer_sdk.errors import BadJob, Problem, did_you_mean
 from app_trainer_sdk.hyperparameters import Hyperparameters
+from app_trainer_sdk.redaction import without_secrets
+from app_trainer_sdk.transfers.names import clash, unsafe_name
 from app_trainer_sdk.validation import explain, show
 
 JOB_SCHEMA = "app.trainer.job/v1"
+#: How a set of weights may be named.
+PLACES = ("url", "files", "hub")
 DERIVED_NAME = re.compile(r"j_[0-9a-f]{16}")
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -54,6 +58,13 @@ def _receiver(url: str) -> str:
     raise ValueError("https://host/path")
 
 
+def _relative(name: str) -> str:
+    """A name that stays in its folder, or a ``ValueError`` with what was expected."""
+    if wrong := unsafe_name(name):
+        raise ValueError(f"a relative name below the folder, and not {wrong}")
+    return name
+
+
 Place = Annotated[str, Field(min_length=1), AfterValidator(_place)]
 
 
@@ -61,18 +72,43 @@ class _Document(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
+class ArchiveLimits(_Document):
+    """What an archive may become; one that goes beyond is refused."""
+
+    max_files: Annotated[int, Field(ge=1)] = 100_000
+    max_bytes: Annotated[int, Field(ge=1)] = 64 << 30
+    max_ratio: Annotated[float, Field(ge=1)] = 200.0
+
+
 class FileReference(_Document):
-    """One file: where it is (a path, ``file:`` or ``https:`` URL) and, when known, its size and digest."""
+    """One file: where it is (a path, ``file:`` or ``https:`` URL) and, when known, its size and digest.
+
+    With a ``kind`` it is an archive, and the trainer gets the folder that it is unpacked to.
+    """
 
     url: Place
+    size: Annotated[int, Field(ge=0)] | None = None
+    sha256: Sha256 | None = None
+    kind: Literal["zip", "tar"] | None = None
+    limits: ArchiveLimits | None = None
+
+
+class WeightFile(_Document):
+    """One file of a set of weights: its name in the set, and mirrors in the order of preference."""
+
+    path: Annotated[str, Field(min_length=1), AfterValidator(_relative)]
+    urls: Annotated[list[Place], Field(min_length=1)]
     size: Annotated[int, Field(ge=0)] | None = None
     sha256: Sha256 | None = None
 
 
 class WeightsReference(_Document):
-    """Base weights: a local folder or file (``url``), or a Hub repository at a pinned revision."""
+    """Base weights: a local folder or file (``url``), files with mirrors, or a Hub repository's revision."""
 
     url: Place | None = None
+    size: Annotated[int, Field(ge=0)] | None = None
+    sha256: Sha256 | None = None
+    files: Annotated[list[WeightFile], Field(min_length=1)] | None = None
     hub: Annotated[str, Field(pattern=r"^[\w.-]+/[\w.-]+$")] | None = None
     revision: str | None = None
 
@@ -112,7 +148,8 @@ class Job(_Document):
         """``job_id``, or a digest of what the job asks for (callbacks are how it is told, not what it is)."""
         if self.job_id:
             return self.job_id
-        asked = {key: value for key, value in self.document().items() if key not in ("callbacks", "job_id")}
+        said = what_is_asked(self.document())
+        asked = {key: value for key, value in said.items() if key not in ("callbacks", "job_id")}
         canonical = json.dumps(asked, sort_keys=True, separators=(",", ":"))
         return "j_" + hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
@@ -219,9 +256,15 @@ def _weight_problems(job: Job, row: ModelRow | None) -> list[Problem]:
         pointer = f"/weights/{role}"
         if row is not None and row.weights and role not in row.weights:
             problems.append(_unknown(pointer, role, row.weights, "a set of weights of the model"))
-        elif (asked.url is None) == (asked.hub is None):
-            found = "neither url nor hub" if asked.url is None else "url and hub"
-            problems.append(Problem(pointer, found, "one of the two: url, or hub with revision"))
+        elif len(said := [each for each in PLACES if getattr(asked, each) is not None]) != 1:
+            expected = "one of the three: url, files, or hub with revision"
+            problems.append(Problem(pointer, " and ".join(said) or "neither url, files nor hub", expected))
+        elif asked.files is not None and (wrong := clash(each.path for each in asked.files)):
+            problems.append(Problem(f"{pointer}/files", wrong, "each name once"))
+        elif asked.url is None and (asked.size is not None or asked.sha256 is not None):
+            problems.append(
+                Problem(pointer, f"size or sha256 beside {said[0]}", "them beside url, or in files")
+            )
         elif asked.hub is not None and not asked.revision:
             problems.append(Problem(f"{pointer}/revision", "nothing", "the commit of the Hub repository"))
     return problems
@@ -250,16 +293,69 @@ def _normalised(document: Mapping[str, Any]) -> dict[str, Any]:
             normal[key] = {
                 name: {"url": value} if isinstance(value, str) else value for name, value in normal[key].items()
             }
+    if isinstance(normal.get("weights"), Mapping):
+        normal["weights"] = {name: _normal_files(each) for name, each in normal["weights"].items()}
     if isinstance(normal.get("callbacks"), str):
         normal["callbacks"] = {"url": normal["callbacks"]}
     return normal
 
 
+def _normal_files(weights: Any) -> Any:
+    """In ``files`` a string is the one place of a file of that name, and ``url`` is one mirror."""
+    if not isinstance(weights, Mapping) or not isinstance(weights.get("files"), list):
+        return weights
+    files: list[Any] = []
+    for each in weights["files"]:
+        if isinstance(each, str):
+            each = {"path": unquote(urlsplit(each).path).rpartition("/")[2], "urls": [each]}
+        elif isinstance(each, Mapping):
+            each = dict(each)
+            if "url" in each and "urls" not in each:
+                each["urls"] = each.pop("url")
+            if isinstance(each.get("urls"), str):
+                each["urls"] = [each["urls"]]
+        files.append(each)
+    return {**weights, "files": files}
+
+
+def what_is_asked(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A job's document with its files as what they are and not where they are had from today.
+
+    With a digest the place does not matter; without one a signature in the URL does not. So a job goes on with
+    fresh presigned URLs, and what is shown of it holds no secret.
+    """
+    said = dict(document)
+    for part in ("inputs", "weights"):
+        if isinstance(said.get(part), Mapping):
+            said[part] = without_secrets({name: _without_place(each) for name, each in said[part].items()})
+    return said
+
+
+def _without_place(reference: Any) -> Any:
+    if not isinstance(reference, Mapping):
+        return reference
+    said = dict(reference)
+    if isinstance(said.get("files"), list):
+        said["files"] = [_without_place(each) for each in said["files"]]
+    digest = said.get("sha256") is not None
+    for key in ("url", "urls"):
+        if key in said and digest:
+            del said[key]
+    return said
+
+
 def _resolve_paths(job: Job, base: Path) -> Job:
+    def place(url: str) -> str:
+        local = "://" not in url and not url.startswith("file:")
+        return str(base / _at_home(Path(url))) if local else url
+
     def resolve(reference: Any) -> Any:
-        if reference.url is None or "://" in reference.url or reference.url.startswith("file:"):
-            return reference
-        return reference.model_copy(update={"url": str(base / _at_home(Path(reference.url)))})
+        update: dict[str, Any] = {} if reference.url is None else {"url": place(reference.url)}
+        if getattr(reference, "files", None) is not None:
+            update["files"] = [
+                each.model_copy(update={"urls": [place(url) for url in each.urls]}) for each in reference.files
+            ]
+        return reference.model_copy(update=update)
 
     return job.model_copy(
         update={

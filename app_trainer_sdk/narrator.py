@@ -90,6 +90,14 @@ class Narrator:
         self._unheard.told(event.document["seq"])
         self._sink.send(event)
 
+    def transferring(self, text: str, done: int, total: int) -> None:
+        """Show how far a transfer is, to people only: it is not training's progress."""
+        self._console.transfer(text, done, total)
+
+    def transferred(self, row: Mapping[str, Any]) -> None:
+        """Say what a transfer did, once."""
+        self.say("job.phase", status="running", phase={"name": row["phase"]}, edge="end", row=row)
+
     def _on_plan(self, facts: dict[str, Any]) -> None:
         plan = Plan.from_document(facts["plan"])
         self.changed = list(plan.changed)

@@ -199,8 +199,8 @@ class Supervisor:
         make_folder(cache, setting=PREFIX + "CACHE_DIR")
         with self._interruptible():
             fit = self._fit(trainer)
-            inputs = fetch_inputs(self._job, self._layout.inputs, self._check)
-            weights, identities = fetch_weights(self._job, row, cache, self._check)
+            inputs = fetch_inputs(self._job, self._layout.inputs, self._check, told=self._narrator)
+            weights, identities = fetch_weights(self._job, row, cache, self._check, told=self._narrator)
         start = Start(
             directory=str(self._layout.root), attempt=self._attempt, cache=str(cache),
             job=without_secrets(self._job.document()),

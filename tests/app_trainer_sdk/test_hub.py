@@ -1,7 +1,8 @@
-"""The Hub is asked by one module, for a pinned revision, and its silence has a code of its own."""
+"""The Hub is asked by one module, for a pinned revision; its bytes come as all others do, and are verified."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -12,21 +13,33 @@ from typing import Any
 from app_trainer_sdk.hub import PATTERNS
 
 ASK = """
-import sys
+import json, sys
 from pathlib import Path
+from app_trainer_sdk.catalog import ModelRow, WeightSource
 from app_trainer_sdk.errors import TrainerError
-from app_trainer_sdk.hub import download_snapshot
+from app_trainer_sdk.inputs import fetch_weights
+from app_trainer_sdk.job import read_job
+row = ModelRow("m", "M", 1, weights={"base": WeightSource(revision="r1", hub="a/b")})
 try:
-    print(download_snapshot("a/b", "r1", Path(sys.argv[1])))
+    job = read_job({"trainer": "t", "model": "m"})
+    paths, identities = fetch_weights(job, row, Path(sys.argv[1]), lambda: None)
+    print(json.dumps([str(paths["base"]), identities["base"]]))
 except TrainerError as error:
     print(int(error.code), error)
 """
 COMMIT = "1" * 40
+LARGE = bytes(range(256)) * 400
+FILES = {
+    "config.json": b"{}",
+    "sub/model.safetensors": LARGE,
+    "pytorch_model.bin": b"pickle",
+    "model.py": b"code",
+}
 
 
 def ask(url: str, cache: Path) -> str:
     """In a process of its own: huggingface_hub reads the endpoint when it is imported."""
-    told = {**os.environ, "HF_ENDPOINT": url, "HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_XET": "1"}
+    told = {**os.environ, "HF_ENDPOINT": url, "HF_HUB_DISABLE_TELEMETRY": "1", "HF_TOKEN": "VerySecret"}
     command = [sys.executable, "-c", ASK, str(cache)]
     return subprocess.run(command, env=told, capture_output=True, text=True, check=True, timeout=60).stdout
 
@@ -40,22 +53,21 @@ def reply(handler: Any, status: int, body: bytes = b"", **headers: str) -> None:
         handler.wfile.write(body)
 
 
-def test_a_hub_without_the_revision_is_a_dependency(tmp_path: Path, serve: Any):
-    """Exit code 69 with repository, revision and what to do instead."""
-    server = serve(lambda handler, request: reply(handler, 404))
-    told = ask(server.url, tmp_path)
+def sibling(name: str, body: bytes) -> dict[str, Any]:
+    """A file as the Hub lists it: git's id for small ones, a SHA-256 for large ones."""
+    git = hashlib.sha1(b"blob %d\0" % len(body) + body).hexdigest()
+    told = {"rfilename": name, "size": len(body), "blobId": git}
+    if name.endswith(".safetensors"):
+        told["lfs"] = {"sha256": hashlib.sha256(body).hexdigest(), "size": len(body), "pointerSize": 134}
+    return told
 
-    assert told.startswith("69 a/b@r1: ")
-    assert "change /weights to a local folder" in told
 
-
-def test_only_formats_that_execute_nothing_are_fetched(tmp_path: Path, serve: Any):
-    """safetensors, JSON and text; a pickle beside them stays where it is."""
-    files = {"config.json": b"{}", "pytorch_model.bin": b"pickle", "model.py": b"code"}
+def hub(files: dict[str, bytes], served: dict[str, bytes]) -> Any:
+    """A Hub with one repository that lists ``files`` and serves ``served``."""
 
     def answer(handler: Any, request: Any) -> None:
         if "/api/models/a/b/revision/r1" in request.path:
-            siblings = [{"rfilename": name} for name in files]
+            siblings = [sibling(name, body) for name, body in files.items()]
             body = {
                 "id": "a/b",
                 "sha": COMMIT,
@@ -65,19 +77,51 @@ def test_only_formats_that_execute_nothing_are_fetched(tmp_path: Path, serve: An
                 "private": False,
             }
             return reply(handler, 200, json.dumps(body).encode(), Content_Type="application/json")
-        if "/api/models/a/b/tree/" in request.path:
-            tree = [
-                {"type": "file", "path": name, "size": len(body), "oid": "0" * 40}
-                for name, body in files.items()
-            ]
-            return reply(handler, 200, json.dumps(tree).encode(), Content_Type="application/json")
-        if "/resolve/" in request.path:
-            name = request.path.rsplit("/", 1)[-1]
-            return reply(handler, 200, files[name], ETag='"e"', X_Repo_Commit=COMMIT)
+        prefix = f"/a/b/resolve/{COMMIT}/"
+        if request.path.startswith(prefix):
+            return reply(handler, 200, served[request.path.removeprefix(prefix)], ETag='"e"')
         return reply(handler, 404)
 
-    server = serve(answer)
-    folder = Path(ask(server.url, tmp_path).strip())
+    return answer
 
-    assert [path.name for path in folder.iterdir()] == ["config.json"]
+
+def test_a_hub_without_the_revision_is_a_dependency(tmp_path: Path, serve: Any):
+    """Exit code 69 with repository, revision and what to do instead."""
+    server = serve(lambda handler, request: reply(handler, 404))
+    told = ask(server.url, tmp_path)
+
+    assert told.startswith("69 a/b@r1: ")
+    assert "change /weights to a local folder" in told
+
+
+def test_a_revision_is_fetched_once_verified_and_pinned(tmp_path: Path, serve: Any):
+    """safetensors and JSON only; bytes of the commit, with the token; the second start asks nobody."""
+    server = serve(hub(FILES, FILES))
+    folder, identity = json.loads(ask(server.url, tmp_path))
+    asked = len(server.received)
+    again = json.loads(ask(server.url, tmp_path))
+
+    files = {
+        str(each.relative_to(folder)): each.read_bytes() for each in Path(folder).rglob("*") if each.is_file()
+    }
+    assert {name: FILES[name] for name in ("config.json", "sub/model.safetensors")} == files
+    assert identity == "a/b@r1"
+    assert [folder, identity] == again
+    assert len(server.received) == asked
+    assert {"Bearer VerySecret"} == {each.headers.get("authorization", each.headers.get("Authorization"))
+                                    for each in server.received}  # fmt: skip
     assert not any(pattern.endswith((".bin", ".pt", ".py")) for pattern in PATTERNS)
+
+
+def test_a_small_file_is_verified_by_gits_own_id(tmp_path: Path, serve: Any):
+    """The Hub tells no SHA-256 of it; a wrong byte is noticed all the same."""
+    server = serve(hub(FILES, {**FILES, "config.json": b"[]"}))
+
+    assert "has the git id" in ask(server.url, tmp_path)
+
+
+def test_an_unsafe_name_is_refused(tmp_path: Path, serve: Any):
+    """A repository must not write beside the cache."""
+    server = serve(hub({"../../evil.json": b"{}"}, {}))
+
+    assert "unsafe name '../../evil.json'" in ask(server.url, tmp_path)

@@ -1,0 +1,209 @@
+"""Owns the cache of weights: files by their digest, sets of them by name, and who uses them now.
+
+``weights/sha256/ab/<hex>`` are the files, shared by all sets and jobs. ``weights/sets/<key>/`` is a folder as
+trainers expect it, of links to them, with ``<key>.json`` beside. ``uses/<owner>.json`` tells what a running
+process needs. This file must not know how files get here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+from app_trainer_sdk.files import read_json, remove_tree, sha256_file, write_json
+from app_trainer_sdk.transfers.owner import BEAT_SECONDS, is_alive, new_token
+from app_trainer_sdk.transfers.partial import HEARTBEAT
+
+#: A lease of another machine or container holds so long without a heartbeat: a wrong guess costs a running job.
+LEASE_SECONDS = 600.0
+
+
+@dataclass(frozen=True)
+class Kept:
+    """One file of the cache.
+
+    Attributes:
+        sha256: its digest, which is its name.
+        size: bytes.
+        used_at: when a job last asked for it, in seconds since the epoch.
+        names: what it is called in the sets that have it.
+    """
+
+    sha256: str
+    size: int
+    used_at: float
+    names: tuple[str, ...] = ()
+
+
+@final
+class Cache:
+    """The cache below one folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.partials = root / "partial"
+        self._files = root / "weights" / "sha256"
+        self._sets = root / "weights" / "sets"
+        self._uses = root / "uses"
+
+    def file(self, sha256: str) -> Path:
+        """Where the file with this digest is, or will be."""
+        return self._files / sha256[:2] / sha256
+
+    def has(self, sha256: str, size: int | None) -> bool:
+        """Whether it is there with its size; its digest was verified when it came."""
+        try:
+            found = self.file(sha256).stat()
+        except OSError:
+            return False
+        return size is None or found.st_size == size
+
+    def hold(self, digests: Iterable[str]) -> None:
+        """Keep files from being removed until this process ends. Call it before looking for them."""
+        held = sorted(set(digests))
+        if not held:
+            return
+        path = self._uses / f"{new_token()}.json"
+        write_json(path, {"files": held})
+        threading.Thread(target=_beat, args=(path,), name="cache-lease", daemon=True).start()
+        now = time.time()
+        for digest in held:
+            with contextlib.suppress(OSError):
+                file = self.file(digest)
+                os.utime(file, (now, file.stat().st_mtime))  # the access time, also where disks keep none
+
+    def read_set(self, key: str) -> Path | None:
+        """The folder of a set when all of it is there; from then on it is held."""
+        try:
+            files: Mapping[str, Mapping[str, Any]] = read_json(self._sets / f"{key}.json")["files"]
+            self.hold(each["sha256"] for each in files.values())
+            whole = all(self.has(each["sha256"], each["size"]) for each in files.values())
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        folder = self._sets / key
+        return folder if whole and all((folder / name).exists() for name in files) else None
+
+    def write_set(self, key: str, title: str, files: Mapping[str, str]) -> Path:
+        """Make the folder of a set from digests by name; all are in the cache."""
+        folder = self._sets / key
+        beside = self._sets / f".{key}.{new_token()}"
+        for name, sha256 in files.items():
+            link = beside / name
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(os.path.relpath(self.file(sha256), (folder / name).parent))
+        sizes = {name: self.file(sha256).stat().st_size for name, sha256 in files.items()}
+        try:
+            beside.rename(folder)
+        except OSError:  # it is there: of another process, or with files that had been removed since
+            if not all((folder / name).exists() for name in files):
+                remove_tree(folder)
+                with contextlib.suppress(OSError):
+                    beside.rename(folder)
+            remove_tree(beside)
+        told = {name: {"sha256": sha256, "size": sizes[name]} for name, sha256 in files.items()}
+        write_json(self._sets / f"{key}.json", {"title": title, "files": told})
+        return folder
+
+    def digests(self, key: str) -> dict[str, str]:
+        """SHA-256 of each file of a set."""
+        return {name: each["sha256"] for name, each in read_json(self._sets / f"{key}.json")["files"].items()}
+
+    def kept(self) -> list[Kept]:
+        """Every file, the one that was used last first."""
+        names = self._names()
+        found = []
+        for path in self._files.glob("??/*"):
+            with contextlib.suppress(OSError):
+                stat = path.stat()
+                found.append(Kept(path.name, stat.st_size, stat.st_atime, tuple(names.get(path.name, ()))))
+        return sorted(found, key=lambda each: each.used_at, reverse=True)
+
+    def verify(self, kept: Kept) -> bool:
+        """Whether a file still has its digest."""
+        return sha256_file(self.file(kept.sha256)) == kept.sha256
+
+    def in_use(self) -> set[str]:
+        """Digests that a living process holds; leases of the dead are cleared away."""
+        held: set[str] = set()
+        for path in self._uses.glob("*.json"):
+            if not is_alive(path.stem, path, expires=LEASE_SECONDS):
+                path.unlink(missing_ok=True)
+                continue
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                held |= set(read_json(path)["files"])
+        return held
+
+    def remove(self, sha256: str) -> bool:
+        """Remove a file unless somebody holds it; whether it is gone.
+
+        It is put aside first and the leases are read after that: who took a lease before they looked keeps it.
+        """
+        path = self.file(sha256)
+        aside = path.with_name(f".{sha256}.{new_token()}")
+        try:
+            path.rename(aside)
+        except FileNotFoundError:
+            return True
+        if sha256 in self.in_use():
+            aside.rename(path)
+            return False
+        aside.unlink()
+        return True
+
+    def remove_leftovers(self, *, older_than: float) -> int:
+        """Remove files in the making that nobody works on since ``older_than`` seconds; bytes on the disk."""
+        removed = 0
+        for folder in self.partials.glob("*"):
+            if folder.name.startswith("."):
+                continue
+            owner = folder.name.partition(".")[2]
+            with contextlib.suppress(OSError):
+                age = time.time() - max(each.stat().st_mtime for each in (folder, *folder.iterdir()))
+                alive = owner and is_alive(owner, folder / HEARTBEAT)
+                if not alive and age >= older_than:
+                    removed += sum(each.stat().st_blocks * 512 for each in folder.iterdir())
+                    shutil.rmtree(folder)
+        return removed
+
+    def remove_broken_sets(self) -> None:
+        """Remove the folders of sets of which a file is gone: links to nothing help nobody."""
+        for path in self._sets.glob("*.json"):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                if not all(self.has(each["sha256"], None) for each in read_json(path)["files"].values()):
+                    path.unlink()
+                    remove_tree(path.with_suffix(""))
+
+    def _names(self) -> dict[str, list[str]]:
+        names: dict[str, list[str]] = {}
+        for path in self._sets.glob("*.json"):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                document = read_json(path)
+                for name, each in document["files"].items():
+                    names.setdefault(each["sha256"], []).append(f"{document['title']}: {name}")
+        return names
+
+
+def set_key(*words: object) -> str:
+    """The name of a set from what it is."""
+    return hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _beat(path: Path) -> None:
+    """Keep a lease alive until the process ends; threads that are daemons end with it."""
+    never = threading.Event()
+    while not never.wait(BEAT_SECONDS):
+        try:
+            os.utime(path)
+        except FileNotFoundError:
+            return
+        except OSError:
+            continue

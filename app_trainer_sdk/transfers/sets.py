@@ -1,0 +1,149 @@
+"""Owns making a set of files local: sizes asked, space checked, small files together, large ones one by one.
+
+It must not know what the files are for, nor what a job is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from app_trainer_sdk.transfers.cache import Cache
+from app_trainer_sdk.transfers.download import Check, Place, download
+from app_trainer_sdk.transfers.engine import Tools
+from app_trainer_sdk.transfers.faults import Fault
+from app_trainer_sdk.transfers.mirrors import Mirrors
+from app_trainer_sdk.transfers.pauses import LOOK_SECONDS, patiently
+from app_trainer_sdk.transfers.progress import Meter, Told
+from app_trainer_sdk.transfers.requests import ask_mirror
+from app_trainer_sdk.transfers.space import check_space, free_bytes
+from app_trainer_sdk.transfers.wanted import MIB, Wanted
+
+#: Files up to this size come together, each over one connection: configuration, tokenizer, index of the data.
+SMALL_BYTES = 8 * MIB
+#: How long threads may take to leave what they do for others to go on with.
+LEAVE_SECONDS = 1.0
+
+
+def fetch_files(
+    files: Sequence[Wanted], place: Place, *, label: str, tools: Tools, check: Check, told: Told,
+    reserve: int = 0, free: Callable[[Path], int] = free_bytes,
+) -> dict[str, Path]:  # fmt: skip
+    """Make files local; the local path of each by its name.
+
+    Args:
+        files: what is wanted; those without a size are asked for it first.
+        place: where they go.
+        label: what they are, for people.
+        tools: connections, patience, clock.
+        check: raises when somebody wants to stop.
+        told: hears how far it is.
+        reserve: bytes that others need on the same disk.
+        free: tells the bytes left on a disk.
+
+    Raises:
+        DiskFull: they would not fit; nothing was fetched.
+        TrainerError: as :func:`download`.
+    """
+    missing = [each for each in files if place.ready(each) is None]
+    sizes = {each.key: _size(each, tools, check) for each in missing}
+    unique = {each.key: each for each in missing}
+    found = {each.path: path for each in files if (path := place.ready(each)) is not None}
+    there = sum(path.stat().st_size for path in found.values())
+    meter = Meter(label, total=there + sum(sizes.values()), told=told, now=tools.clock.now)
+    to_come = sum(_to_come(key, size, place) for key, size in sizes.items())
+    check_space(place.partials, to_come, reserve=reserve, free=free)
+    meter.reused(there)
+    small = [each for key, each in unique.items() if 0 < sizes[key] <= SMALL_BYTES]
+    paths = _together(small, place, tools, check, meter)
+    for each in unique.values():
+        if each not in small:
+            paths[each.key] = download(each, place, tools=tools, check=check, meter=meter)
+    found |= {each.path: paths[each.key] for each in missing}
+    meter.show()
+    meter.finish(len(files))
+    return found
+
+
+def small_files(files: Iterable[Wanted]) -> list[Wanted]:
+    """Those that a plan needs and that come in a moment: everything that is not the weights themselves."""
+    return [each for each in files if each.size is not None and each.size <= SMALL_BYTES]
+
+
+def cache_place(cache: Cache) -> Place:
+    """Files under their digest in the cache."""
+    return Place(cache.partials, cache.file, read_only=True)
+
+
+def _together(
+    files: Sequence[Wanted], place: Place, tools: Tools, check: Check, meter: Meter
+) -> dict[str, Path]:
+    """Small files at once, as many as there are connections: each is mostly waiting for an answer."""
+    waiting = list(files)
+    found: dict[str, Path] = {}
+    failures: list[BaseException] = []
+    given_up, lock = threading.Event(), threading.Lock()
+    one = replace(tools, patience=replace(tools.patience, connections=1))
+
+    def stop() -> None:
+        if given_up.is_set():
+            raise _GivenUp
+
+    def work() -> None:
+        while True:
+            with lock:
+                if not waiting or given_up.is_set():
+                    return
+                wanted = waiting.pop(0)
+            try:
+                found[wanted.key] = download(wanted, place, tools=one, check=stop, meter=meter)
+            except BaseException as error:  # noqa: BLE001 - raised below, where it is waited for
+                failures.append(error)
+                given_up.set()
+
+    threads = [
+        threading.Thread(target=work, name=f"transfer-file-{number}", daemon=True)
+        for number in range(min(tools.patience.connections, len(files)))
+    ]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            while thread.is_alive():
+                check()
+                thread.join(LOOK_SECONDS)
+    finally:
+        given_up.set()
+        until = tools.clock.now() + LEAVE_SECONDS
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join(max(0.0, until - tools.clock.now()))
+    if failures:
+        raise failures[0]
+    return found
+
+
+class _GivenUp(BaseException):
+    """Another file failed, or somebody wants to stop."""
+
+
+def _size(wanted: Wanted, tools: Tools, check: Check) -> int:
+    """Bytes of a file, from the job or the first mirror that says; 0 where none does."""
+    if wanted.size is not None:
+        return wanted.size
+    for mirror in Mirrors(wanted, tools.patience, now=tools.clock.now, chance=tools.chance):
+        with contextlib.suppress(Fault):
+            facts = patiently(partial(ask_mirror, mirror, tools.web, wanted), check)
+            if facts.size is not None:
+                return facts.size
+    return 0
+
+
+def _to_come(key: str, size: int, place: Place) -> int:
+    """Bytes of the disk that a file will still take."""
+    began = [each.stat().st_blocks * 512 for each in place.partials.glob(f"{key}*/data")]
+    return max(0, size - max(began, default=0))
