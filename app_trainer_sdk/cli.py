@@ -20,10 +20,10 @@ VERBS = {
     "preflight": ("preflight.command", "tell whether this machine can run a job, before any download"),
     "pilot": ("pilot", "measure one complete pass of everything a job does, before a long run"),
     "run": ("run", "run a job, or go on with it"),
+    "listen": ("listener.command", "be the control plane on your desk: hear events, answer wrongly on demand"),
     "events": ("callbacks.flush", "send the events of a job that nobody heard yet"),
     "mirror": ("transfers.mirror_command", "write the list of weights that a mirror has, or verify a mirror"),
     "cache": ("transfers.cache_command", "list, verify and prune the cache of weights"),
-    "reproduce": ("manifest.reproduce", "write the job that makes a run again; what is other here"),
     "checkpoints": ("checkpoints", "list a job's checkpoints, and why one is not valid"),
 }
 ALIASES = {"train": "run"}

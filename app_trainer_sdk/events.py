@@ -11,6 +11,7 @@ import json
 import logging
 import math
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -77,6 +78,7 @@ class EventLog:
         attempt: which start this is.
         instance: random name of this process, so that a replacement container is told apart.
         now: the clock.
+        monotonic: seconds that no clock change touches, for how long this start has been at work.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class EventLog:
         attempt: int,
         instance: str,
         now: Callable[[], datetime] = utc_now,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._path = directory / EVENTS
         self._terminal = directory / TERMINAL
@@ -94,6 +97,7 @@ class EventLog:
         self._attempt = attempt
         self.instance = instance
         self._now = now
+        self._monotonic, self._began = monotonic, monotonic()
         _cut_torn_line(self._path)
         self._sequence = last_sequence(self._path)
         self._least = 1
@@ -113,7 +117,8 @@ class EventLog:
         document = {
             "v": 1, "id": f"{self._job_id}.{self._attempt}.{self._sequence}", "job_id": self._job_id,
             "attempt": self._attempt, "instance": self.instance, "seq": self._sequence, "type": kind,
-            "time": self._now().isoformat(timespec="milliseconds").replace("+00:00", "Z"), **redacted(facts),
+            "time": self._now().isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "uptime_s": round(self._monotonic() - self._began, 3), **redacted(facts),
         }  # fmt: skip
         event = encode_event(document)
         try:
@@ -263,5 +268,5 @@ def _drop_metrics(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _only_envelope(document: dict[str, Any]) -> dict[str, Any]:
-    names = ("v", "id", "job_id", "attempt", "instance", "seq", "type", "time", "status", "code")
+    names = ("v", "id", "job_id", "attempt", "instance", "seq", "type", "time", "uptime_s", "status", "code")
     return {name: document[name] for name in names if name in document}

@@ -10,9 +10,10 @@ import base64
 import binascii
 import hashlib
 import hmac
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 PREFIX = "whsec_"
+TOLERANCE_SECONDS = 300
 
 
 def secret_bytes(text: str) -> bytes:
@@ -41,3 +42,22 @@ def signature_headers(keys: Sequence[bytes], identity: str, body: bytes, *, seco
     signed = f"{identity}.{seconds}.".encode() + body
     made = [base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode() for key in keys]
     return {"webhook-timestamp": str(seconds), "webhook-signature": " ".join(f"v1,{each}" for each in made)}
+
+
+def verified(keys: Sequence[bytes], headers: Mapping[str, str], body: bytes, *, now: float) -> bool:
+    """Whether a delivery is signed with one of the keys and is not old; always, when there is no key.
+
+    Args:
+        keys: the receiver's.
+        headers: of the request, names in lower case.
+        body: as it arrived.
+        now: Unix time.
+    """
+    if not keys:
+        return True
+    stamp, given = headers.get("webhook-timestamp", ""), headers.get("webhook-signature", "").split()
+    if not stamp.isdecimal() or abs(now - int(stamp)) > TOLERANCE_SECONDS:
+        return False
+    made = signature_headers(keys, headers.get("webhook-id", ""), body, seconds=int(stamp))
+    ours = made["webhook-signature"].split()
+    return any(hmac.compare_digest(each, other) for each in ours for other in given)

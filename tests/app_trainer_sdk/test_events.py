@@ -26,7 +26,7 @@ VALUES = st.recursive(
 
 
 def log(folder: Path, *, instance: str = "ab") -> EventLog:
-    return EventLog(folder, job_id="j", attempt=2, instance=instance, now=lambda: NOON)
+    return EventLog(folder, job_id="j", attempt=2, instance=instance, now=lambda: NOON, monotonic=lambda: 5.0)
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
@@ -46,7 +46,7 @@ def test_the_envelope(tmp_path: Path):
 
     assert strict(event.body) == {
         "v": 1, "id": "j.2.1", "job_id": "j", "attempt": 2, "instance": "ab", "seq": 1, "type": "job.accepted",
-        "time": "2026-11-30T12:00:00.123Z", "status": "running",
+        "time": "2026-11-30T12:00:00.123Z", "uptime_s": 0.0, "status": "running",
     }  # fmt: skip
     assert (event.id, event.type, event.replaceable) == ("j.2.1", "job.accepted", False)
     assert event.body + b"\n" == (tmp_path / "events.jsonl").read_bytes()
@@ -175,7 +175,7 @@ def test_never_more_than_the_cap_and_always_strict(facts: dict[str, Any]):
     """Whatever is said, the body is strict JSON of at most 4,096 bytes that still has its envelope."""
     envelope = {
         "v": 1, "id": "j" * 128 + ".1.1", "job_id": "j" * 128, "attempt": 1, "instance": "ab", "seq": 1,
-        "type": "job.progress", "time": "t", "status": "running",
+        "type": "job.progress", "time": "t", "uptime_s": 1.5, "status": "running",
     }  # fmt: skip
     event = encode_event({**envelope, **facts})
 

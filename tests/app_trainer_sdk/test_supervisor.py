@@ -46,10 +46,8 @@ def events(directory: Path, attempt: int = 1) -> list[dict[str, Any]]:
 
 
 def said(directory: Path) -> str:
-    """Everything a run wrote, except what it was given."""
-    names = [
-        path for path in directory.rglob("*") if path.is_file() and path.name not in ("job.json", "start.json")
-    ]
+    """Everything a run wrote."""
+    names = [path for path in directory.rglob("*") if path.is_file()]
     return "".join(path.read_text(errors="replace") for path in names)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,14 @@ import pytest
 
 from app_trainer_sdk.console import Console
 from app_trainer_sdk.errors import ExitCode
-from app_trainer_sdk.job import read_job
+from app_trainer_sdk.job import load_job
 from app_trainer_sdk.paths import JobDirectory
 from app_trainer_sdk.redaction import remember_document
 from app_trainer_sdk.supervisor import Supervisor
 
 TOY = {"trainer": "app_trainer_sdk.testing.toys:ToyTrainer", "model": "toy-mlp"}
 RANK = """
-import json, os, signal, socket, sys, time
+import json, os, select, signal, socket, sys, time
 folder, line = os.path.dirname(sys.argv[1]), socket.socket(fileno=int(sys.argv[2]))
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 def say(kind, **facts):
@@ -46,7 +47,23 @@ def wait_for_stop():
     code = {"interrupted": 75, "fenced": 76, "deadline": 77, "canceled": 81}[reason]
     end(code, reason, failure={"code": code, "message": reason, "phase": "train", "step": 1,
         "origin": "system", "retry": "no"})
+def train(total, seconds=0.02):
+    for number in range(total):
+        progress(number + 1, total, 1 / (number + 1))
+        if select.select([line], [], [], seconds)[0]:
+            wait_for_stop()
 say("phase", name="train")
+"""
+DRIVER = """
+import sys
+from pathlib import Path
+from app_trainer_sdk.console import Console
+from app_trainer_sdk.job import load_job
+from app_trainer_sdk.paths import JobDirectory
+from app_trainer_sdk.supervisor import Supervisor
+job, directory, rank = sys.argv[1:]
+words = (sys.executable, "-S", "-E", rank)
+sys.exit(Supervisor(load_job(Path(job)), JobDirectory(Path(directory)), Console(), program=words).run())
 """
 
 
@@ -64,21 +81,45 @@ class Fake:
         return [json.loads(line) for line in lines]
 
 
+class Fakes:
+    """Jobs whose rank does what a script says: called, in this process; started, in one of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.layout = JobDirectory(folder / "dir")
+        self.job = folder / "job.json"
+        self._rank = folder / "rank.py"
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def __call__(self, script: str = "end(0, 'succeeded', outputs=[])", **parts: Any) -> Fake:
+        words = (sys.executable, "-S", "-E", str(self._write(script, parts)))
+        job = load_job(self.job)
+        remember_document(job.document())
+        fake = Fake(self.layout)
+        fake.code = Supervisor(job, self.layout, Console(fake.console), program=words).run()
+        return fake
+
+    def start(self, script: str, **parts: Any) -> subprocess.Popen[bytes]:
+        words = [sys.executable, "-c", DRIVER, self.job, self.layout.root, self._write(script, parts)]
+        self._started.append(subprocess.Popen(words, stderr=subprocess.DEVNULL))
+        return self._started[-1]
+
+    def end(self) -> None:
+        for process in self._started:
+            process.kill()
+            process.wait()
+
+    def _write(self, script: str, parts: dict[str, Any]) -> Path:
+        self._rank.write_text(RANK + script)
+        self.job.write_text(json.dumps({**TOY, "job_id": "j", **parts}))
+        return self._rank
+
+
 @pytest.fixture
-def run_fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Fake]:
-    """Run a job whose rank does what ``script`` says, in this process's supervisor."""
+def run_fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fakes]:
+    """Run jobs in one directory; nothing of the environment reaches them."""
     monkeypatch.setenv("APP_TRAINER_CACHE_DIR", str(tmp_path / "cache"))
     for name in ("ATTEMPT", "SINKS", "TERMINATION_LOG", "CALLBACK_TOKEN", "CALLBACK_SECRET"):
         monkeypatch.delenv("APP_TRAINER_" + name, raising=False)
-
-    def run(script: str = "end(0, 'succeeded', outputs=[])", **parts: Any) -> Fake:
-        program = tmp_path / "rank.py"
-        program.write_text(RANK + script)
-        job = read_job({**TOY, "job_id": "j", **parts})
-        remember_document(job.document())
-        fake = Fake(JobDirectory(tmp_path / "dir"))
-        words = (sys.executable, "-S", "-E", str(program))
-        fake.code = Supervisor(job, fake.layout, Console(fake.console), program=words).run()
-        return fake
-
-    return run
+    fakes = Fakes(tmp_path)
+    yield fakes
+    fakes.end()

@@ -1,0 +1,152 @@
+"""Owns the command ``app-trainer listen``: options, keys, and lines on the terminal."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import termios
+import time
+import tty
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from app_trainer_sdk.callbacks.signature import secret_bytes
+from app_trainer_sdk.errors import ExitCode
+from app_trainer_sdk.listener.desk import Desk, Fault
+from app_trainer_sdk.listener.server import Listener
+from app_trainer_sdk.redaction import redact
+
+#: A key and what is answered from then on.
+KEYS = {
+    "o": "ok", "5": "500", "9": "409", "0": "410", "3": "413", "a": "away", "h": "hang", "d": "delay=3"
+}  # fmt: skip
+HELP = "keys: c cancel all jobs; from now on answer o right, 5 with 500, 9 409, 0 410, 3 413, a not at all, "
+HELP += "h never, d after 3 s; q quit"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Listen until somebody says to end."""
+    chosen = _parser().parse_args(arguments)
+    desk = Desk(
+        chosen.folder, say=_say, gpus=chosen.gpus, price=chosen.price, min_interval_s=chosen.min_interval
+    )
+    desk.line_up(chosen.answers)
+    desk.always = chosen.always
+    try:
+        listener = Listener(desk, (chosen.host, chosen.port), token=chosen.token, keys=chosen.secret)
+    except OSError as error:
+        sys.stderr.write(f"listen: cannot listen on {chosen.host}:{chosen.port}: {error.strerror}\n")
+        return int(ExitCode.DEPENDENCY_UNAVAILABLE)
+    with listener, contextlib.suppress(KeyboardInterrupt):
+        _say(f'listening; in a job: "callbacks": {{"url": "{listener.url}/events", "mode": "control"}}')
+        if chosen.cancel_after is not None:
+            return _cancel_after(desk, chosen.cancel_after)
+        if sys.stdin.isatty():
+            _say(HELP)
+            _obey_keys(desk)
+        while not sys.stdin.isatty():
+            time.sleep(3600)
+    return 0
+
+
+def press(desk: Desk, key: str) -> bool:
+    """Do what a key says; False for the end."""
+    if key == "c":
+        desk.say("cancel: " + (", ".join(desk.cancel()) or "no job is open"))
+    elif key in KEYS:
+        desk.released.set()  # who waits for an answer gets one
+        desk.released.clear()
+        desk.always = Fault.parse(KEYS[key])
+        desk.say(f"from now on: {KEYS[key]}")
+    elif key == "?":
+        desk.say(HELP)
+    return key not in ("q", "\x03", "\x04", "")
+
+
+def _obey_keys(desk: Desk) -> None:
+    with _one_key_at_a_time():
+        while press(desk, os.read(0, 1).decode(errors="replace")):
+            pass
+
+
+def _cancel_after(desk: Desk, steps: int) -> int:
+    """Say cancel once a job has made so many updates; the script's form of the key."""
+    while True:
+        time.sleep(0.05)
+        for record in desk.jobs().values():
+            if (record.progress or {}).get("step", -1) >= steps and not record.cancel and not record.terminal:
+                press(desk, "c")
+
+
+@contextlib.contextmanager
+def _one_key_at_a_time() -> Iterator[None]:
+    before = termios.tcgetattr(0)
+    tty.setcbreak(0)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(0, termios.TCSADRAIN, before)
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(time.strftime("%H:%M:%S ") + redact(line) + "\n")
+    sys.stdout.flush()
+
+
+def _faults(text: str) -> list[Fault]:
+    try:
+        return [Fault.parse(word) for word in text.split(",") if word]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _fault(text: str) -> Fault:
+    return (_faults(text) or [Fault()])[0]
+
+
+def _keys(text: str) -> list[bytes]:
+    try:
+        return [secret_bytes(each) for each in text.split()]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(ExitCode.BAD_JOB, f"{self.prog}: {message}\n{self.format_usage()}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="app-trainer listen", description="A control plane on your desk.", epilog=HELP)
+    add = parser.add_argument
+    add("folder", type=Path, nargs="?", default=Path("listener"), help="for events and uploads (listener)")
+    add("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
+    add("--port", type=int, default=8321, help="port; 0 takes a free one (8321)")
+    add(
+        "--answers",
+        type=_faults,
+        default=[],
+        metavar="LIST",
+        help="for the next events, such as 413,503/7,away,ok",
+    )
+    add(
+        "--always",
+        type=_fault,
+        default=Fault(),
+        metavar="ANSWER",
+        help="for all others, such as 500, hang, delay=0.2",
+    )
+    add("--cancel-after", type=int, metavar="STEP", help="say cancel once a job has made so many updates")
+    add("--min-interval", type=float, default=0.0, metavar="SECONDS", help="least time between progress events")
+    add("--token", default="", help="ask for this bearer token")
+    add("--secret", type=_keys, default=[], help="ask for a signature made with this secret")
+    add("--gpus", type=int, default=1, help="GPUs of a job, for its cost")
+    add("--price", type=float, default=0.0, help="price of a GPU for an hour")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
