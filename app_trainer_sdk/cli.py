@@ -24,6 +24,7 @@ VERBS = {
     "events": ("callbacks.flush", "send the events of a job that nobody heard yet"),
     "mirror": ("transfers.mirror_command", "write the list of weights that a mirror has, or verify a mirror"),
     "cache": ("transfers.cache_command", "list, verify and prune the cache of weights"),
+    "reproduce": ("manifest.reproduce", "write the job that makes a run again; what is other here"),
     "checkpoints": ("checkpoints", "list a job's checkpoints, and why one is not valid"),
 }
 ALIASES = {"train": "run"}

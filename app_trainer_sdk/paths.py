@@ -54,6 +54,11 @@ class JobDirectory:
         return self.root / "report.md"
 
     @property
+    def manifest(self) -> Path:
+        """What the run was, to tell it, find it and make it again."""
+        return self.root / "manifest.json"
+
+    @property
     def inputs(self) -> Path:
         """Downloaded inputs."""
         return self.root / "inputs"

@@ -12,6 +12,7 @@ import secrets
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -32,6 +33,7 @@ from app_trainer_sdk.events import Event, EventLog, read_terminal
 from app_trainer_sdk.files import read_json, write_json
 from app_trainer_sdk.inputs import fetch_inputs, fetch_weights
 from app_trainer_sdk.job import Job, check_job, load_job
+from app_trainer_sdk.manifest.gather import write_manifest
 from app_trainer_sdk.narrator import Narrator
 from app_trainer_sdk.outcome import describe_failure, outcome_document, status_of
 from app_trainer_sdk.paths import PREFIX, JobDirectory, cache_directory, number_from_environment
@@ -179,7 +181,7 @@ class Supervisor:
         """The result of an earlier attempt goes to its folder: nobody must take it for this one's."""
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
             folder = self._layout.attempt(int(read_json(self._layout.result)["attempt"]))
-            for path in (self._layout.report, self._layout.result):
+            for path in (self._layout.report, self._layout.result, self._layout.manifest):
                 path.replace(folder / path.name)
 
     def _look_at_machine(self) -> None:
@@ -357,10 +359,12 @@ class Supervisor:
         except Exception as error:  # noqa: BLE001 - the exit code and the terminal event are still to come
             self._console.lines([f"warning: the result is not kept: {error}"])
             return error
-        try:
-            write_report(self._layout, result)
-        except Exception as error:  # noqa: BLE001 - the same, and a report is for people
-            self._console.lines([f"warning: the report is not kept: {error}"])
+        job = self._job.document()
+        for name, write in (("report", write_report), ("manifest", partial(write_manifest, asked=job))):
+            try:
+                write(self._layout, result)
+            except Exception as error:  # noqa: BLE001 - the same; what both tell stands in other files too
+                self._console.lines([f"warning: the {name} is not kept: {error}"])
         return None
 
     def _seconds_to_deliver(self) -> float:

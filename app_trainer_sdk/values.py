@@ -240,9 +240,11 @@ class Artifact:
         controls: inputs to ask the artifact again in a new process.
         expected: the answers before export, in the recorded precision.
         facts: JSON for the report: precision, before and after, licences.
+        reload: lines of Python with which its user loads it; ``folder`` is where it lies.
     """
 
     name: str
     controls: Sequence[JSON] = ()
     expected: Sequence[JSON] = ()
     facts: Mapping[str, JSON] = field(default_factory=dict)
+    reload: str = ""

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from app_trainer_sdk.testing.conformance import PROMISES
+
 ROOT = Path(__file__).parent.parent
 FINISHED = "is already complete"
 
@@ -57,9 +59,10 @@ def test_the_second_run_says_so(read):
 
 
 def test_the_new_trainer_keeps_every_promise(read):
-    """check prints no failure."""
+    """check prints no failure, and a line for each promise, those of whole jobs too."""
     assert "FAIL" not in read[1]
-    assert "pass  contract" in read[1]
+    for promise in PROMISES:
+        assert f"pass  {promise.name}" in read[1]
 
 
 def test_the_interrupted_run_goes_on(read):

@@ -197,7 +197,8 @@ class ToyTrainer(SupervisedTrainer):
         weights = saved.section("model")
         save_file(weights, folder / "model.safetensors")
         controls: list[JSON] = [[0.1] * FEATURES, [0.5] * FEATURES]
-        return Artifact("weights", controls=controls, expected=_answers(weights, controls))
+        reload = 'from safetensors.torch import load_file\nweights = load_file(f"{folder}/model.safetensors")'
+        return Artifact("weights", controls=controls, expected=_answers(weights, controls), reload=reload)
 
     def replay(self, run: Run, directory: Path, controls: Sequence[JSON]) -> Sequence[JSON]:
         from safetensors.torch import load_file

@@ -167,10 +167,11 @@ class Rank:
         self.enter("replay")
         with ledger.phase("replay", inputs={"artifact": artifact.name}):
             replay = ask_again(artifact, self.start, self.token.check)
+        told = {**artifact.facts, "name": artifact.name, "reload": artifact.reload}
         return {
             "step": checkpoint.step, "training": ending, "counters": counters, "optimizer": optimizer,
             "compiled_graphs": count_graphs(), **stream,
-            "outputs": outputs, "replay": replay, "artifact": {"name": artifact.name, **artifact.facts},
+            "outputs": outputs, "replay": replay, "artifact": told,
         }  # fmt: skip
 
     def _output(self, folder: Path) -> dict[str, Any]:

@@ -156,6 +156,10 @@ def test_closing_lets_the_supervisor_see_the_end_at_once(ends: Ends):
 
 def test_a_rank_without_supervisor_speaks_to_nobody():
     """A trainer run in process has no line: nothing happens, nothing fails."""
-    channel = RankChannel(None, StopToken())
+    before, token = set(threading.enumerate()), StopToken()
+    channel = RankChannel(None, token)
     channel.say("progress", step=1)
     channel.close()
+
+    assert not [each for each in set(threading.enumerate()) - before if each.name.startswith("channel")]
+    assert token.asked is None

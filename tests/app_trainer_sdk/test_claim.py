@@ -59,8 +59,10 @@ def test_a_file_system_without_locks_is_used_without(tmp_path, monkeypatch):
 
     monkeypatch.setattr(fcntl, "flock", refuse)
 
-    with alone_in(tmp_path):
-        pass
+    with alone_in(tmp_path), alone_in(tmp_path):  # nothing is locked, so a second one comes in too
+        (tmp_path / "worked").touch()
+
+    assert (tmp_path / "worked").exists()
 
 
 def test_the_setting_of_a_folder_is_named(tmp_path):

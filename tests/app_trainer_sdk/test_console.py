@@ -22,7 +22,10 @@ class Terminal(io.StringIO):
 class Gone(io.StringIO):
     """A pipe whose reader went away."""
 
+    tried = 0
+
     def write(self, text: str) -> int:
+        self.tried += 1
         raise BrokenPipeError
 
 
@@ -125,10 +128,12 @@ def test_quiet_says_nothing():
 
 
 def test_a_reader_who_went_away_does_not_stop_the_run():
-    """``run | head`` ends the printing, not the training."""
-    closed = io.StringIO()
-    consoles = [Console(Gone()), Console(closed)]
+    """``run | head`` ends the printing, not the training: nothing more is tried, whether closed or gone."""
+    gone, closed = Gone(), io.StringIO()
+    consoles = [Console(gone), Console(closed)]
     closed.close()
     for console in consoles:
         console.lines(["a"])
         console.progress(facts(60))
+
+    assert gone.tried == 1

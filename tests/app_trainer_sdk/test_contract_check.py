@@ -78,12 +78,16 @@ def test_optional_hooks_may_be_written():
     hooks = [examine, phases, parameter_groups, measure, show]
 
     assert {hook.__name__ for hook in hooks} == OPTIONAL_HOOKS
-    supervised(**{hook.__name__: hook for hook in hooks})
+    trainer = supervised(**{hook.__name__: hook for hook in hooks})
+
+    assert all(getattr(trainer, hook.__name__) is hook for hook in hooks)
 
 
 def test_private_helpers_may_be_written():
     """Names that begin with an underscore are the author's own."""
-    supervised(_helper=_method, _shared=staticmethod(_method))
+    trainer = supervised(_helper=_method, _shared=staticmethod(_method))
+
+    assert trainer._helper is trainer._shared is _method
 
 
 @pytest.mark.parametrize(
@@ -160,7 +164,7 @@ def test_annotations_and_defaults_are_the_authors():
 
     def dataset(self, run: object, split: str = "train") -> list[int]: ...
 
-    supervised(dataset=dataset)
+    assert supervised(dataset=dataset).dataset is dataset
 
 
 @pytest.mark.parametrize("kind", [staticmethod, classmethod, partial])

@@ -24,6 +24,14 @@ from trainer_images.feature_head.splits import Splits, class_names, read_splits
 from trainer_images.feature_head.weights import backbone_digest, backbone_identity
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
+#: What a user writes to load the head; it reads features of the backbone that ``config.json`` names.
+RELOAD = """import json
+from safetensors.torch import load_file
+from trainer_images.feature_head.head import Head
+config = json.load(open(f"{folder}/config.json"))
+head = Head(**config["head"])
+head.load_state_dict(load_file(f"{folder}/model.safetensors"))
+head.eval()"""
 
 
 def export(run: Run, saved: Snapshot, directory: Path) -> Artifact:
@@ -58,7 +66,7 @@ def export(run: Run, saved: Snapshot, directory: Path) -> Artifact:
         "classes": len(config["classes"]), "backbone": config["backbone"], "comparison_split": split,
         "comparison": comparison,
     }  # fmt: skip
-    return Artifact("head", controls=controls, expected=expected, facts=facts)
+    return Artifact("head", controls=controls, expected=expected, facts=facts, reload=RELOAD)
 
 
 def replay(run: Run, directory: Path, controls: Sequence[JSON]) -> Sequence[JSON]:

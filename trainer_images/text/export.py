@@ -60,7 +60,7 @@ def export(run: Run, saved: Snapshot, directory: Path) -> Artifact:
         "comparison": comparison,
         "predictions": len(predicted),
     }
-    return Artifact(NAMES[run.method], controls=controls, expected=after, facts=facts)
+    return Artifact(NAMES[run.method], controls=controls, expected=after, facts=facts, reload=_reload(run))
 
 
 def replay(run: Run, directory: Path, controls: Sequence[JSON]) -> list[JSON]:
@@ -76,6 +76,25 @@ def replay(run: Run, directory: Path, controls: Sequence[JSON]) -> list[JSON]:
     if run.device is not None:
         model.to(run.device)
     return list(answer_all(run, model, tokenizer, controls))  # type: ignore[arg-type]
+
+
+def _reload(run: Run) -> str:
+    """What a user writes to load the artifact; ``base`` is where the base weights lie."""
+    tokenizer = "tokenizer = AutoTokenizer.from_pretrained(folder)"
+    if run.method != "lora":
+        load = "model = AutoModelForCausalLM.from_pretrained(folder)"
+        return "\n".join(["from transformers import AutoModelForCausalLM, AutoTokenizer", tokenizer, load])
+    name, revision = base_identity(run)
+    shorter = f", num_hidden_layers={run.settings.keep_layers}" if run.settings.keep_layers else ""
+    return "\n".join(
+        [
+            "from peft import PeftModel",
+            "from transformers import AutoModelForCausalLM, AutoTokenizer",
+            tokenizer,
+            f"model = AutoModelForCausalLM.from_pretrained(base{shorter})  # {name} {revision}".rstrip(),
+            "model = PeftModel.from_pretrained(model, folder)",
+        ]
+    )
 
 
 def _held_out(run: Run) -> tuple[str, Sequence[Row]]:

@@ -292,3 +292,5 @@ class TestMemoryBudget:
         with functorch_config.patch(activation_memory_budget=0.5):
             for root in roots:
                 wrap(None, Modules(root), SETTINGS, CPU)
+
+        assert all("forward" in vars(root) for root in roots)  # to be compiled at the first call

@@ -164,7 +164,12 @@ class TestState:
     @pytest.mark.parametrize("fused", [True, False])
     def test_the_optimizers_of_the_settings(self, tmp_path, asked, dtype, fused):
         """G1, H1: AdamW and SGD, fused where they are built so and plain, continue bit for bit."""
-        continues_exactly(tmp_path, made(fused, **asked), lambda: network(dtype=dtype))
+        kinds = continues_exactly(tmp_path, made(fused, **asked), lambda: network(dtype=dtype))
+        kept = {"momentum_buffer"} if "optimizer" in asked else {"step", "exp_avg", "exp_avg_sq"}
+
+        assert {tuple(name.split("/")) for name in kinds} == {
+            (f"{layer}.{part}", name) for layer in (0, 1) for part in ("weight", "bias") for name in kept
+        }
 
     @pytest.mark.parametrize("asked", [{}, {"optimizer": "sgd"}, {"optim_8bit": True}])
     @pytest.mark.parametrize("fused", [True, False])

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import importlib.util
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from app_trainer_sdk.catalog import ModelRow
 from app_trainer_sdk.handle import Run
@@ -53,19 +54,16 @@ def conversion(gguf_file: Path) -> tuple[Path, dict[str, Any]]:
     code = hashlib.sha256(Path(weights.__file__).read_bytes()).hexdigest()[:16]
     folder = ROOT / ".cache/tests/text-weights" / code
     facts = folder / "facts.json"
-    if not facts.is_file():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        beside = folder.with_name(f"{code}.{os.getpid()}")
-        (beside / "folder").mkdir(parents=True)
-        run = Run(
-            settings=None, model=MODELS[0], method="lora", directory=beside, cache=beside,
-            weights={"base": gguf_file},
-        )  # fmt: skip
-        (beside / "facts.json").write_text(json.dumps(weights.convert(run, beside / "folder")))
-        try:
-            beside.rename(folder)
-        except OSError:  # another test process was faster, with the same result
-            shutil.rmtree(beside)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / "lock").open("w") as lock:  # another test process may be at it
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not facts.is_file():
+            (folder / "folder").mkdir(parents=True, exist_ok=True)
+            run = Run(
+                settings=None, model=MODELS[0], method="lora", directory=folder, cache=folder,
+                weights={"base": gguf_file},
+            )  # fmt: skip
+            facts.write_text(json.dumps(weights.convert(run, folder / "folder")))
     return folder / "folder", json.loads(facts.read_text())
 
 
@@ -73,6 +71,24 @@ def conversion(gguf_file: Path) -> tuple[Path, dict[str, Any]]:
 def folder(conversion: tuple[Path, dict[str, Any]]) -> Path:
     """The real model as a transformers folder."""
     return conversion[0]
+
+
+@pytest.fixture(scope="session")
+def narrow(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The real model's architecture, tokenizer and vocabulary at a ninth of its width and four random blocks:
+    what is computed does not depend on the width, and how long it takes does.
+    """  # fmt: skip
+    narrow = tmp_path_factory.mktemp("narrow") / "folder"
+    shutil.copytree(folder, narrow, ignore=shutil.ignore_patterns("*.safetensors"))
+    config = AutoConfig.from_pretrained(folder)
+    config.update({
+        "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 4, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 16,
+    })  # fmt: skip
+    with torch.random.fork_rng(), weights.quiet():
+        torch.manual_seed(0)
+        AutoModelForCausalLM.from_config(config).to(torch.bfloat16).save_pretrained(narrow)
+    return narrow
 
 
 @pytest.fixture(scope="session")

@@ -51,20 +51,20 @@ def exported():
 
 
 @pytest.fixture
-def artifacts(exported, make_run, folder, dictionary, tmp_path_factory):
+def artifacts(exported, make_run, narrow, dictionary, tmp_path_factory):
     for method in ("lora", "full"):
         if method not in exported:
-            run = make_run(dictionary[:20], method=method, base=folder, **SETTINGS)
+            run = make_run(dictionary[:20], method=method, base=narrow, **SETTINGS)
             directory = tmp_path_factory.mktemp(method)
             exported[method] = export.export(run, trained(run), directory), directory
     return exported
 
 
-def test_both_artifacts_answer_alike_in_a_new_process(artifacts, folder):
+def test_both_artifacts_answer_alike_in_a_new_process(artifacts, narrow):
     """A new process loads adapter and weights and gives, text for text, the answers from before export."""
     asked = {
         method: {
-            "directory": str(directory / artifact.name), "base": str(folder), "settings": SETTINGS,
+            "directory": str(directory / artifact.name), "base": str(narrow), "settings": SETTINGS,
             "controls": artifact.controls,
         }
         for method, (artifact, directory) in artifacts.items()
@@ -101,20 +101,20 @@ def test_held_out_predictions_are_kept(artifacts, method):
     assert [row["prediction"] for row in rows[:2]] == artifact.expected
 
 
-def test_the_adapter_is_a_standard_peft_folder(artifacts, folder):
+def test_the_adapter_is_a_standard_peft_folder(artifacts, narrow):
     """peft loads the adapter, whose configuration names the base by name and revision, not by path."""
     from peft import PeftModel
 
     directory = artifacts["lora"][1] / "adapter"
     config = json.loads((directory / "adapter_config.json").read_text())
-    base = weights.load_model(folder, dtype=torch.float32, keep_layers=2)
+    base = weights.load_model(narrow, dtype=torch.float32, keep_layers=2)
     with model.peft_names():
         loaded = PeftModel.from_pretrained(base, directory)
 
     assert config["base_model_name_or_path"] == "HuggingFaceTB/SmolLM2-135M-Instruct"
     assert config["target_modules"] == sorted(config["target_modules"])  # a set's order is no run's own
     assert config["revision"] == "12fd25f77366fa6b3b4b768ec3050bf629380bac"
-    assert str(folder.parent) not in "".join(each.read_text() for each in directory.glob("*.[jm]*"))
+    assert str(narrow.parent) not in "".join(each.read_text() for each in directory.glob("*.[jm]*"))
     assert any("lora_A" in name for name, _ in loaded.named_parameters())
 
 
@@ -134,16 +134,16 @@ def test_the_weights_are_a_standard_transformers_folder(artifacts):
     assert "lm_head.weight" not in names
 
 
-def test_a_checkpoint_of_another_model_is_refused(make_run, folder, dictionary, tmp_path):
+def test_a_checkpoint_of_another_model_is_refused(make_run, narrow, dictionary, tmp_path):
     """Missing and unknown tensors are an error that names one, and nothing is written."""
-    run = make_run(dictionary[:4], base=folder, **SETTINGS | {"keep_layers": 1, "max_new_tokens": 1})
+    run = make_run(dictionary[:4], base=narrow, **SETTINGS | {"keep_layers": 1, "max_new_tokens": 1})
 
     with pytest.raises(InternalError, match="lora_A"):
         export.export(run, Snapshot({"model/other": torch.zeros(1)}), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_a_stop_is_heard_while_answering(make_run, folder, dictionary, tmp_path):
+def test_a_stop_is_heard_while_answering(make_run, narrow, dictionary, tmp_path):
     """Generation looks for a stop after every token."""
     import dataclasses
 
@@ -154,9 +154,9 @@ def test_a_stop_is_heard_while_answering(make_run, folder, dictionary, tmp_path)
         if len(asked) > 6:
             raise StopRequested("canceled")
 
-    run = make_run(dictionary[:4], base=folder, **SETTINGS | {"keep_layers": 1, "max_new_tokens": 500})
-    tokenizer = weights.load_tokenizer(folder)
-    base = weights.load_model(folder, dtype=torch.float32, keep_layers=1)
+    run = make_run(dictionary[:4], base=narrow, **SETTINGS | {"keep_layers": 1, "max_new_tokens": 500})
+    tokenizer = weights.load_tokenizer(narrow)
+    base = weights.load_model(narrow, dtype=torch.float32, keep_layers=1)
     question = export.control(run, [{"role": "user", "content": "Define: Zeal"}])
 
     with pytest.raises(StopRequested):

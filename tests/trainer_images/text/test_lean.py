@@ -30,11 +30,11 @@ def batch():
 
 
 @pytest.mark.parametrize("method", ["lora", "full"])
-def test_gradients_are_bit_equal(make_run, folder, batch, method):
+def test_gradients_are_bit_equal(make_run, narrow, batch, method):
     """The recipes run the same operations on the same values, with adapters (after one step) and without."""
     gradients = []
     for recompute in (False, True):  # True: build_model leaves the blocks as transformers made them
-        run = make_run(method=method, base=folder, keep_layers=2, gradient_checkpointing=recompute)
+        run = make_run(method=method, base=narrow, keep_layers=2, gradient_checkpointing=recompute)
         torch.manual_seed(1)
         modules = model.build_model(run, weights=True)
         if method == "lora":
@@ -47,11 +47,11 @@ def test_gradients_are_bit_equal(make_run, folder, batch, method):
     assert all(torch.equal(gradients[0][name], gradients[1][name]) for name in gradients[0])
 
 
-def test_much_less_is_kept(make_run, folder, batch):
+def test_much_less_is_kept(make_run, narrow, batch):
     """Of the memory between forward and backward a third or more goes."""
     sizes = []
     for installed in (True, False):
-        run = make_run(method="lora", base=folder, keep_layers=4, gradient_checkpointing=not installed)
+        run = make_run(method="lora", base=narrow, keep_layers=4, gradient_checkpointing=not installed)
         modules = model.build_model(run, weights=True)
         assert (getattr(modules.blocks[0].forward, "func", None) is lean._block) is installed
         sizes.append(allocated_by_forward(modules, batch))
@@ -71,9 +71,9 @@ def allocated_by_forward(modules, batch):
     return total
 
 
-def test_nothing_is_held_when_no_gradient_is_asked_for(make_run, folder, batch):
+def test_nothing_is_held_when_no_gradient_is_asked_for(make_run, narrow, batch):
     """Evaluation runs the plain forward, with the same result."""
-    run = make_run(method="full", base=folder, keep_layers=2, gradient_checkpointing=False)
+    run = make_run(method="full", base=narrow, keep_layers=2, gradient_checkpointing=False)
     modules = model.build_model(run, weights=True)
     with torch.no_grad():
         quiet = loss.token_loss(modules, batch).sum
@@ -82,9 +82,9 @@ def test_nothing_is_held_when_no_gradient_is_asked_for(make_run, folder, batch):
     assert quiet.item() == pytest.approx(loud.item(), rel=1e-6)
 
 
-def test_nothing_of_a_pass_outlives_it(make_run, folder, batch):
+def test_nothing_of_a_pass_outlives_it(make_run, narrow, batch):
     """D2: what was made again in the backward pass goes with the graph: a cache that stayed was found."""
-    run = make_run(method="lora", base=folder, keep_layers=2, gradient_checkpointing=False)
+    run = make_run(method="lora", base=narrow, keep_layers=2, gradient_checkpointing=False)
     modules = model.build_model(run, weights=True)
     gc.collect()
     before = {id(each) for each in gc.get_objects() if issubclass(type(each), torch.Tensor)}

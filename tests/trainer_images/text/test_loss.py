@@ -11,13 +11,13 @@ from trainer_images.text.tokens import TokenRow, read_tokens
 
 
 @pytest.fixture
-def full(make_run, folder):
-    return model.build_model(make_run(method="full", base=folder, keep_layers=2), weights=True)
+def full(make_run, narrow):
+    return model.build_model(make_run(method="full", base=narrow, keep_layers=2), weights=True)
 
 
 @pytest.fixture
-def rows(make_run, tokenized, folder, dictionary):
-    run = make_run(dictionary[:9], base=folder, validation_share=0.0, test_share=0.0)
+def rows(make_run, tokenized, narrow, dictionary):
+    run = make_run(dictionary[:9], base=narrow, validation_share=0.0, test_share=0.0)
     tokenized(run)
     dataset = read_tokens(run, "train")
     return [dataset.item(index) for index in range(9)]
@@ -33,14 +33,14 @@ def masked(row):
     return TokenRow(row.ids, numpy.zeros(len(row.ids), dtype=bool))
 
 
-def test_loss_and_gradient_equal_those_of_transformers_padded_loss(full, folder, rows):
+def test_loss_and_gradient_equal_those_of_transformers_padded_loss(full, narrow, rows):
     """Over padded rows with labels, transformers computes the same mean loss and the same gradient."""
     batch = batches.collate(rows[:4])
     width = max(len(row.ids) for row in rows[:4])
     ids = torch.tensor(numpy.stack([numpy.pad(row.ids, (0, width - len(row.ids))) for row in rows[:4]])).long()
     trained = torch.tensor(numpy.stack([numpy.pad(row.trained, (0, width - len(row.ids))) for row in rows[:4]]))
     mask = torch.tensor([[place < len(row.ids) for place in range(width)] for row in rows[:4]]).long()
-    reference = weights.load_model(folder, dtype=torch.float32, keep_layers=2)
+    reference = weights.load_model(narrow, dtype=torch.float32, keep_layers=2)
     out = reference(input_ids=ids, attention_mask=mask, labels=ids.masked_fill(~trained, -100))
     out.loss.backward()
 

@@ -21,14 +21,14 @@ def token_rows(lengths, *, trained_from=1):
 
 
 @pytest.fixture(scope="module")
-def plain(folder):
-    return weights.load_model(folder, dtype=torch.float32, keep_layers=4).eval()
+def plain(narrow):
+    return weights.load_model(narrow, dtype=torch.float32, keep_layers=4).eval()
 
 
 @pytest.fixture
-def packed(make_run, folder):
+def packed(make_run, narrow):
     # As transformers made it: what a block keeps is test_lean's.
-    run = make_run(method="full", base=folder, keep_layers=4, gradient_checkpointing=True)
+    run = make_run(method="full", base=narrow, keep_layers=4, gradient_checkpointing=True)
     return model.build_model(run, weights=True)
 
 
