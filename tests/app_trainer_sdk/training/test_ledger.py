@@ -203,12 +203,24 @@ def returned_cache(kind):
     elif kind == "hook":
         cache.probe = nn.Identity()
         cache.probe.register_forward_hook(lambda *_: encoder)
+    elif kind == "list":
+        cache.seen = [0.5, encoder]
+    elif kind == "exception":
+        try:
+            encode_nothing(encoder)
+        except ValueError as error:
+            cache.error = error
     return cache
+
+
+def encode_nothing(module):
+    raise ValueError("no rows")
 
 
 @pytest.mark.parametrize(
     ("kind", "path"),
-    [("encoder", r"\.encoder \("), ("partial", r"\.encode\.args\[0\] \("),
+    [("encoder", r"\.encoder \("), ("partial", r"\.encode\.args\[0\] \("), ("list", r"\.seen\[1\] \("),
+     ("exception", r"\.error → traceback"),
      ("hook", r"\.probe\._forward_hooks\[\d+\] → closure variable `encoder` of returned_cache\.")],
 )  # fmt: skip
 def test_a_cache_object_keeps_the_encoder(kind, path):

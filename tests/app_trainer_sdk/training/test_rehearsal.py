@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import pytest
 import torch
+from small_models import PLAIN, adapted_trainer
 from test_predict import run_of
 from test_whole_step import Card, short_of
 from torch import nn
-from torch_helpers import StillProbe, make_trainer
+from torch_helpers import StillProbe, drive, make_trainer, open_training, same_tensors, train
 
 from app_trainer_sdk.errors import GpuOutOfMemory, InternalError
 from app_trainer_sdk.training.ledger import Ledger
 from app_trainer_sdk.training.rehearsal import UPDATES, rehearse
-from app_trainer_sdk.training.supervised import assemble
+from app_trainer_sdk.training.supervised import assemble, begin
 
 
 def rehearsed(trainer, run):
@@ -74,6 +75,27 @@ def test_a_step_without_memory_fails_its_row(tmp_path):
     assert "no memory for update 1" in str(caught.value)
     assert {row.phase: row.verdict for row in found} == {"update 1": "failed: GpuOutOfMemory"}
     assert not state.optimizer.state
+
+
+def test_a_rehearsal_leaves_no_trace(tmp_path):
+    """N3: rows of a pilot, the last one out of memory, change no number of a run in the same process."""
+    settings = {**PLAIN, "optimizer": "adamw", "beta1": 0.9, "microbatch": 2, "updates": 4, "global_batch": 4}
+    plain = train(adapted_trainer(validation=[1, 2]), tmp_path / "plain", **settings)
+    made = adapted_trainer(validation=[1, 2])
+    piloted = open_training(made, tmp_path / "piloted", **settings)
+    for card in (Card(0, fits=99), Card(0, fits=99), Card(0, fits=99), Card(0, fits=0)):
+        state = begin(piloted.trainer, piloted.run, None)
+        batch = piloted.trainer.largest_batch(piloted.run, 2)
+        with short_of(card), suppress(GpuOutOfMemory):
+            rehearse(piloted.trainer, piloted.run, state, batch)
+    left = [each for each in piloted.layout.root.rglob("*") if each.is_file()]
+    drive(piloted)
+
+    assert left == []
+    assert same_tensors(piloted.snapshot().tensors, plain.snapshot().tensors)
+    assert piloted.snapshot().values["counters"] == plain.snapshot().values["counters"]
+    assert piloted.metrics() == plain.metrics()
+    assert piloted.evaluations() == plain.evaluations()
 
 
 def squares(modules, values, random):
