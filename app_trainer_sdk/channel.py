@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import queue
+import select
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -17,13 +18,35 @@ from typing import Any
 
 from app_trainer_sdk.errors import ExitCode, StopReason, StopRequested
 
+#: How often a rank says that somebody in it still looks for wishes to stop, while it says nothing else.
+PULSE_SECONDS = 1.0
+
+
+_elsewhere = False
+
+
+@contextlib.contextmanager
+def work_is_elsewhere() -> Iterator[None]:
+    """Inside, looking for a wish to stop is no sign of life: another process works, and this one only waits."""
+    global _elsewhere  # of the one thread that works
+    before, _elsewhere = _elsewhere, True
+    try:
+        yield
+    finally:
+        _elsewhere = before
+
 
 class StopToken:
-    """One wish to stop, with its reason; noticed wherever :meth:`check` is called."""
+    """One wish to stop, with its reason; noticed wherever :meth:`check` is called.
+
+    Attributes:
+        looks: how often somebody looked: where it does not grow, nothing moves.
+    """
 
     def __init__(self) -> None:
         self._asked: StopRequested | None = None
         self._saving = False
+        self.looks = 0
 
     def request(self, reason: StopReason, *, checkpoint: bool = True) -> None:
         """Ask to stop. The first reason stands; a later request may only take the checkpoint away."""
@@ -32,6 +55,7 @@ class StopToken:
 
     def check(self) -> None:
         """Raise :class:`StopRequested` when somebody asked; cheap enough for every loop."""
+        self.looks += not _elsewhere
         asked = self._asked
         if asked is not None and not (self._saving and asked.checkpoint):
             raise asked
@@ -39,6 +63,7 @@ class StopToken:
     @property
     def asked(self) -> StopRequested | None:
         """The wish, if there is one."""
+        self.looks += not _elsewhere
         return self._asked
 
     def begin_saving(self) -> None:
@@ -53,14 +78,18 @@ class RankChannel:
         connection: the socket to the supervisor, or None when there is none (a trainer run in process).
         token: what a stop request sets.
         leave: called when the supervisor is gone.
+        heard: called after each wish to stop, in another thread than the main one.
     """
 
     def __init__(
-        self, connection: socket.socket | None, token: StopToken, *, leave: Callable[[], None] | None = None
-    ) -> None:
+        self, connection: socket.socket | None, token: StopToken, *, leave: Callable[[], None] | None = None,
+        heard: Callable[[], None] | None = None,
+    ) -> None:  # fmt: skip
         self._connection = connection
         self._token = token
         self._leave = leave or _leave
+        self._heard = heard
+        self._looks = 0
         self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._closing = False
         if connection is not None:
@@ -94,20 +123,37 @@ class RankChannel:
 
     def _listen(self) -> None:
         assert self._connection is not None
-        for message in read_messages(self._connection):
+        for message in read_messages(self._connection, idle=self._pulse):
             if message.get("kind") == "stop":
                 self._token.request(message["reason"], checkpoint=message["checkpoint"])
+                if self._heard is not None:
+                    self._heard()
         if not self._closing:
             self._leave()
 
+    def _pulse(self) -> None:
+        """Say that the rank moves, if it does. A thread of its own would always say so."""
+        looks, self._looks = self._looks, self._token.looks
+        if self._looks > looks and not self._closing:
+            self.say("pulse")
 
-def read_messages(connection: socket.socket) -> Iterator[Mapping[str, Any]]:
-    """Messages from a blocking socket until the other side closes it."""
+
+def read_messages(
+    connection: socket.socket, *, idle: Callable[[], None] | None = None
+) -> Iterator[Mapping[str, Any]]:
+    """Messages from a blocking socket until the other side closes it.
+
+    Args:
+        connection: the socket.
+        idle: called about every ``PULSE_SECONDS`` while nothing comes.
+    """
     pieces = b""
     while True:
         try:
+            while idle is not None and not select.select([connection], [], [], PULSE_SECONDS)[0]:
+                idle()
             piece = connection.recv(65536)
-        except OSError:
+        except (OSError, ValueError):  # a closed socket has no number to select by
             return
         if not piece:
             return

@@ -6,6 +6,7 @@ subcommand is also ``python -m app_trainer_sdk.<module>``. This file must not kn
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -25,6 +26,7 @@ VERBS = {
     "mirror": ("transfers.mirror_command", "write the list of weights that a mirror has, or verify a mirror"),
     "cache": ("transfers.cache_command", "list, verify and prune the cache of weights"),
     "reproduce": ("manifest.reproduce", "write the job that makes a run again; what is other here"),
+    "health": ("health", "tell whether a job is alive, by its heartbeat"),
     "checkpoints": ("checkpoints", "list a job's checkpoints, and why one is not valid"),
 }
 ALIASES = {"train": "run"}
@@ -54,6 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _answer(module: str, arguments: Sequence[str]) -> int:
+    if module == "run":
+        # Until the supervisor listens signals wait: process 1 of a container would otherwise never get them.
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
     try:
         answer: Callable[[Sequence[str]], int] = import_module(f"app_trainer_sdk.{module}").main
         return answer(arguments)

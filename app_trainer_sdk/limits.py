@@ -49,10 +49,17 @@ class _Version:
     limit: str
     usage: str
     inactive: str
+    active: str
+    kills: str
 
 
-_V1 = _Version("cgroup", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-_V2 = _Version("cgroup2", "memory.max", "memory.current", "inactive_file")
+_V1 = _Version(
+    "cgroup", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "total_active_file",
+    "memory.oom_control",
+)  # fmt: skip
+_V2 = _Version(
+    "cgroup2", "memory.max", "memory.current", "inactive_file", "active_file", "memory.events"
+)  # fmt: skip
 
 
 def host_memory(proc: Path = PROC) -> HostMemory:
@@ -81,6 +88,41 @@ def host_memory(proc: Path = PROC) -> HostMemory:
     by = "the limits of the container's control groups" if left <= free else "what the host has free"
     why = f"limit {limit // MIB:,} MiB in {where}; {usable // MIB:,} MiB left by {by}"
     return HostMemory(limit, usable, why)
+
+
+class MemoryWatch:
+    """The memory of the container while it works: how full it is, and whether the kernel killed for it.
+
+    Where the groups are is looked up once; asking again reads a few small files.
+
+    Args:
+        proc: the process filesystem; another one in tests.
+    """
+
+    def __init__(self, proc: Path = PROC) -> None:
+        total = _meminfo(proc).get("MemTotal", 0)
+        self._groups = list(_groups(proc, "memory"))
+        self._limited = [
+            (folder, version, limit)
+            for folder, version in self._groups
+            if (limit := _number(folder / version.limit)) is not None and 0 < limit < total
+        ]
+
+    def fullest(self) -> tuple[int, int]:
+        """Bytes that cannot be dropped, and the limit, of the group that is nearest to its limit; else zeros.
+
+        File cache does not count, not even what was read twice: the kernel drops all of it before it kills.
+        """
+        found = [
+            (_held(folder, version.usage, version.inactive, version.active), limit)
+            for folder, version, limit in self._limited
+        ]
+        return max(found, key=lambda each: each[0] / each[1], default=(0, 0))
+
+    def kills(self) -> int:
+        """Processes of this group that the kernel's out-of-memory killer has ended so far."""
+        innermost = {version: folder for folder, version in reversed(self._groups)}
+        return sum(_named(folder / version.kills, "oom_kill") for version, folder in innermost.items())
 
 
 def processors(*, affinity: int | None = None, proc: Path = PROC) -> Processors:
@@ -164,12 +206,22 @@ def _quota(folder: Path, version: _Version) -> tuple[int, int] | None:
 
 
 def _working_set(folder: Path, version: _Version) -> int:
-    usage = _number(folder / version.usage) or 0
-    for line in _lines(folder / "memory.stat"):
-        name, _, value = line.partition(" ")
-        if name == version.inactive and value.strip().isdecimal():
-            return max(0, usage - int(value))
-    return usage
+    return _held(folder, version.usage, version.inactive)
+
+
+def _held(folder: Path, usage: str, *droppable: str) -> int:
+    """Bytes a group uses, less those of its statistics that can be dropped."""
+    spared = sum(_named(folder / "memory.stat", name) for name in droppable)
+    return max(0, (_number(folder / usage) or 0) - spared)
+
+
+def _named(path: Path, name: str) -> int:
+    """The number in a file's line ``name number``, 0 without one."""
+    for line in _lines(path):
+        first, _, value = line.partition(" ")
+        if first == name and value.strip().isdecimal():
+            return int(value)
+    return 0
 
 
 def _meminfo(proc: Path) -> dict[str, int]:

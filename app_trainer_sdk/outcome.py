@@ -21,6 +21,15 @@ GPU_MEMORY_WORDS = (
     "hipblas_status_alloc_failed", "rocblas_status_memory_error", "hiperroroutofmemory",
 )  # fmt: skip
 HOST_MEMORY_WORDS = ("defaultcpuallocator", "cannot allocate memory")
+#: The device or the way to it failed, or ranks waited for each other in vain. Not among them: an illegal access
+#: or an assertion on the device, which are a program's mistakes, and a peer that has ended.
+GPU_FAULT_WORDS = (
+    "nvrm: xid", "uncorrectable ecc error", "uncorrectable nvlink error", "ecc uncorrectable",
+    "hiperroreccnotcorrectable", "hardware stack error", "fallen off the bus", "gpu is lost",
+    "hw exception by gpu node", "watchdog caught collective operation timeout",
+    "nccl operations have failed or timed out", "timeout at nccl work", "for recv operation to complete",
+    "for send operation to complete",
+)  # fmt: skip
 #: Origin and retry of the endings that somebody asked for.
 STOPS = {
     ExitCode.INTERRUPTED: ("system", "resume"), ExitCode.DEADLINE: ("user", "resume with more time"),
@@ -42,12 +51,21 @@ def code_of(error: BaseException) -> ExitCode:
         return error.code
     if is_disk_full(error):
         return ExitCode.DISK_FULL
-    return memory_code(error) or ExitCode.INTERNAL_ERROR
+    memory = memory_code(error)
+    if memory is None and any(says_gpu_fault(str(each)) for each in origins(error)):
+        return ExitCode.GPU_FAULT
+    return memory or ExitCode.INTERNAL_ERROR
 
 
 def memory_code(error: BaseException) -> ExitCode | None:
     """Whose memory ran out, if that is what an error or anything it came from says."""
     return next(filter(None, map(_memory_code, origins(error))), None)
+
+
+def says_gpu_fault(text: str) -> bool:
+    """Whether a text of a framework or a driver says that an accelerator failed, or a collective timed out."""
+    lower = text.lower()
+    return any(words in lower for words in GPU_FAULT_WORDS)
 
 
 def _memory_code(error: BaseException) -> ExitCode | None:

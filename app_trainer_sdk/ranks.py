@@ -1,7 +1,9 @@
 """Owns the processes that train: how they are begun, heard, told to stop, ended, and what their ends mean.
 
-Torch-free. Each rank leads a session of its own and has a line of its own. This file must not know events,
-reports or what a rank says; of several ranks only rank 0 is heard.
+Torch-free. Each rank leads a session of its own and has a line of its own. What the supervisor begins for
+itself stays in the supervisor's session: so everything below it in another session came from a rank, and ends
+with the ranks. Of several ranks only rank 0 is heard. This file must not know events, reports or what a rank
+says.
 """
 
 from __future__ import annotations
@@ -19,16 +21,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from app_trainer_sdk.errors import ExitCode, PeerFailed, StopRequested, TrainerError
+from app_trainer_sdk.descendants import KILL_SECONDS, bury_orphans, end_below, processes_below
+from app_trainer_sdk.errors import ExitCode, GpuFault, PeerFailed, StopRequested, TrainerError
 from app_trainer_sdk.files import read_json
 from app_trainer_sdk.limits import processors
-from app_trainer_sdk.outcome import describe_failure, outcome_document
+from app_trainer_sdk.outcome import describe_failure, outcome_document, says_gpu_fault
 from app_trainer_sdk.redaction import without_secret_variables
 from app_trainer_sdk.start import START
 
 LOG_TAIL_LINES = 12
+#: Of a rank that died without a word its log is searched for what the driver or a library said last.
+LOG_TAIL_BYTES = 64 << 10
+#: Makes a rank write the stacks of all its threads to its log, even while one of them holds the interpreter.
+STACKS_SIGNAL = signal.SIGUSR1
 #: From "another rank failed" to the kill: enough to leave a save behind, too short to look like a hang.
 PEER_SECONDS = 5.0
+#: Ends of a rank that was made to go: a platform that stops a job may signal all of its processes.
+FROM_OUTSIDE = (-signal.SIGTERM, -signal.SIGKILL, int(ExitCode.PEER_FAILED))
 HOST = "127.0.0.1"
 PROGRAM = (sys.executable, "-m", "app_trainer_sdk.training.rank")
 
@@ -44,7 +53,10 @@ class Member:
         self.pieces = b""
         self.silent = False
         self.killed = False
+        self.listens = False  # whether it has said anything, so that signals mean to it what they should
+        self.moved_at = time.monotonic()
         self.ended_at = 0
+        self.log_begin = self.stacks_begin = 0
         self.told: dict[str, Any] | None = None
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -53,10 +65,12 @@ class Member:
         self.log.parent.mkdir(exist_ok=True)
         self.outcome.unlink(missing_ok=True)  # of an earlier start of the same attempt
         with self.log.open("ab") as output:
+            self.log_begin = output.tell()
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=descriptors,
                 start_new_session=True, env=environment,
             )  # fmt: skip
+        self.moved_at = time.monotonic()
         self.theirs.close()
 
     @property
@@ -67,6 +81,12 @@ class Member:
             self.ended_at = time.time_ns()
         return status
 
+    @property
+    def failed(self) -> bool:
+        """Whether it ended otherwise than by finishing its work; one that leaves no outcome did not finish."""
+        finished = self.told is not None or self.outcome.exists()
+        return self.status is not None and (self.status != 0 or not finished)
+
     def kill(self) -> None:
         """Kill what is left of the session: loader workers must not outlive their rank."""
         if self.process is None:
@@ -76,12 +96,29 @@ class Member:
             os.killpg(self.process.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Nothing of it is left afterwards."""
-        self.kill()
+        """Take its status and end the line. It was killed; one that the kernel cannot end is left to it."""
         if self.process is not None:
-            self.process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(timeout=KILL_SECONDS)
         self.connection.close()
         self.theirs.close()
+
+    def said_last(self) -> str:
+        """The end of what it wrote to its log in this start."""
+        return self.said_since(max(self.log_begin, self.log_size() - LOG_TAIL_BYTES))
+
+    def said_since(self, place: int) -> str:
+        """What it wrote to its log from a place on."""
+        try:
+            with self.log.open("rb") as file:
+                file.seek(place)
+                return file.read(LOG_TAIL_BYTES).decode(errors="replace")
+        except OSError:
+            return ""
+
+    def log_size(self) -> int:
+        """Bytes in its log."""
+        return self.log.stat().st_size if self.log.exists() else 0
 
 
 class Ranks:
@@ -99,10 +136,13 @@ class Ranks:
         self._members = [Member(number, folder) for number in range(count)]
         self._selector = selectors.DefaultSelector()
         self._peers_end = float("inf")
+        self._verdict: TrainerError | None = None
+        self._others: set[int] = set()
 
     def begin(self) -> None:
-        """Start all of them."""
+        """Start all of them, in the main thread: a rank is signalled when the thread that began it ends."""
         count = len(self._members)
+        self._others = {each.pid for each in processes_below(os.getpid())}
         with contextlib.ExitStack() as stack:
             # Bound here and handed to rank 0, so that nobody can take the port in between.
             meeting = stack.enter_context(socket.create_server((HOST, 0))) if count > 1 else None
@@ -153,8 +193,8 @@ class Ranks:
             stop: what was asked of all of them; a rank that ends as asked has not failed.
         """
         fine = {0, None} | ({int(stop.code), int(ExitCode.PEER_FAILED)} if stop is not None else set())
-        statuses = [each.status for each in self._members]
-        if None not in statuses or all(status in fine for status in statuses):
+        bad = [each for each in self._members if each.failed and (each.status == 0 or each.status not in fine)]
+        if not bad or all(each.status is not None for each in self._members):
             return
         if self._peers_end == float("inf"):
             self._peers_end = time.monotonic() + PEER_SECONDS
@@ -162,16 +202,48 @@ class Ranks:
         if time.monotonic() > self._peers_end:
             self.kill()
 
+    def silence(self) -> float:
+        """Seconds since the quietest of those that live said anything, or that it moves."""
+        moved = [each.moved_at for each in self._members if each.status is None]
+        return time.monotonic() - min(moved, default=time.monotonic())
+
+    def dump_stacks(self) -> None:
+        """Make each write the stacks of all its threads to its log."""
+        for member in self._members:
+            if member.status is None and member.listens and member.process is not None:
+                member.stacks_begin = member.log_size()
+                member.process.send_signal(STACKS_SIGNAL)
+
+    def wait_in_collectives(self) -> bool:
+        """Whether each that lives, of several, was in a collective when it wrote its stacks."""
+        stacks = [each.said_since(each.stacks_begin) for each in self._members if each.status is None]
+        return len(self._members) > 1 and all("torch/distributed" in each for each in stacks)
+
+    def give_up(self, verdict: TrainerError) -> None:
+        """Kill them all; the end of those that were killed is ``verdict``."""
+        self._verdict = verdict
+        self.kill()
+
     def kill(self) -> None:
-        """Kill them all."""
+        """Kill them all, and everything that they began."""
         for member in self._members:
             member.kill()
+        self._end_rest()
+
+    def bury_orphans(self) -> None:
+        """Take the status of what ranks left behind, when it has ended."""
+        bury_orphans({each.process.pid for each in self._members if each.process is not None})
 
     def close(self) -> None:
         """End whatever is left."""
+        self.kill()
         for member in self._members:
             member.close()
+        self.bury_orphans()
         self._selector.close()
+
+    def _end_rest(self) -> None:
+        end_below(os.getpid(), spared=self._others, session=os.getsid(0))
 
     def outcome(self, stop: StopRequested | None, *, phase: str, step: int | None) -> dict[str, Any]:
         """How they ended, as one: the earliest end that no other rank caused, or rank 0's when all is well."""
@@ -180,6 +252,8 @@ class Ranks:
         if codes == {0}:
             return ends[0][1]
         caused = [end for end in ends if end[1]["exit_code"] not in (0, ExitCode.PEER_FAILED)]
+        if not caused and stop is not None:
+            return _outcome_of(stop, phase, step)
         consequences = [end for end in ends if end[1]["exit_code"] == ExitCode.PEER_FAILED]
         _, first = min(caused or consequences, key=lambda end: end[0])
         if first.get("failure") and first["failure"].get("step") is None:
@@ -191,6 +265,7 @@ class Ranks:
         if not piece:
             self._hush(member)
             return []
+        member.listens, member.moved_at = True, time.monotonic()
         *lines, member.pieces = (member.pieces + piece).split(b"\n")
         messages = [json.loads(line) for line in lines]
         for message in messages:
@@ -216,20 +291,30 @@ class Ranks:
             return member.outcome.stat().st_mtime_ns, read_json(member.outcome)
         if member.told is not None:
             return member.ended_at, member.told
+        if member.killed and self._verdict is not None:
+            return member.ended_at, _outcome_of(self._verdict, phase, step)
         if member.killed and self._peers_end < float("inf"):
             error: BaseException = PeerFailed(f"rank {member.number} had to be killed: another one ended first")
             return member.ended_at, _outcome_of(error, phase, step)
-        if stop is not None and member.killed:
+        if stop is not None and (member.killed or member.status in FROM_OUTSIDE):
             return member.ended_at, _outcome_of(stop, phase, step)
-        if stop is not None and len(self._members) == 1:
-            return member.ended_at, _outcome_of(stop, phase, step)
-        status = member.status
-        assert status is not None
-        how = f"was killed by {_signal_text(-status)}" if status < 0 else f"ended with status {status}"
-        who = "the training process" if len(self._members) == 1 else f"rank {member.number}"
-        outcome = _outcome_of(TrainerError(f"{who} {how}"), phase, step)
-        outcome["failure"]["traceback"] = "\n".join(_tail(member.log, LOG_TAIL_LINES))
+        outcome = _outcome_of(self._silent_end(member), phase, step)
+        outcome["failure"]["traceback"] = "\n".join(member.said_last().splitlines()[-LOG_TAIL_LINES:])
         return member.ended_at, outcome
+
+    def _silent_end(self, member: Member) -> TrainerError:
+        """What it means that a rank ended without a word."""
+        status = member.status
+        if status is None:
+            how = "could not be ended: the kernel waits for a disk or a driver"
+        else:
+            how = f"was killed by {_signal_text(-status)}" if status < 0 else f"ended with status {status}"
+        found = f"{'the training process' if len(self._members) == 1 else f'rank {member.number}'} {how}"
+        if status in (-signal.SIGTERM, ExitCode.PEER_FAILED):  # by somebody who ended this rank, not the job
+            return PeerFailed(found)
+        if says_gpu_fault(member.said_last()):
+            return GpuFault(f"{found} after its log told of a fault of the accelerator")
+        return TrainerError(found)
 
 
 def rank_environment(number: int, count: int, port: int) -> dict[str, str]:
@@ -275,7 +360,3 @@ def _signal_text(number: int) -> str:
         return f"signal {number} ({signal.Signals(number).name})"
     except ValueError:
         return f"signal {number}"
-
-
-def _tail(path: Path, lines: int) -> list[str]:
-    return path.read_text(errors="replace").splitlines()[-lines:] if path.exists() else []

@@ -7,14 +7,10 @@ Torch-free, so it is up at once, small, and alive when a rank is not. It owns si
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
-import signal
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from app_trainer_sdk import __version__
@@ -28,11 +24,14 @@ from app_trainer_sdk.checkpoints import find_checkpoints
 from app_trainer_sdk.claim import alone_in, free_if_untrained, is_finished, make_folder, under_its_name
 from app_trainer_sdk.console import Console, seconds_text
 from app_trainer_sdk.contract import Trainer
+from app_trainer_sdk.descendants import adopting_orphans
 from app_trainer_sdk.errors import ExitCode, StopRequested, TrainerError
 from app_trainer_sdk.events import Event, EventLog, read_terminal
 from app_trainer_sdk.files import read_json, write_json
+from app_trainer_sdk.health import Heartbeat
 from app_trainer_sdk.inputs import fetch_inputs, fetch_weights
 from app_trainer_sdk.job import Job, check_job, load_job
+from app_trainer_sdk.limits import PROC, MemoryWatch
 from app_trainer_sdk.manifest.gather import write_manifest
 from app_trainer_sdk.narrator import Narrator
 from app_trainer_sdk.outcome import describe_failure, outcome_document, status_of
@@ -45,12 +44,11 @@ from app_trainer_sdk.redaction import redacted, remember_document, remember_envi
 from app_trainer_sdk.registry import find_trainer
 from app_trainer_sdk.report import write_report
 from app_trainer_sdk.start import Start
+from app_trainer_sdk.stops import Stops
+from app_trainer_sdk.watch import Watch
 
 RESULT_SCHEMA = "app.trainer.result/v1"
-SECOND_SIGNAL_SECONDS = 1.0
 LISTEN_SECONDS = 0.1
-#: Kept of the grace for the last words after the last try to deliver them.
-LAST_SECONDS = 1.0
 
 
 def run_job(
@@ -124,7 +122,7 @@ class Supervisor:
     def __init__(
         self, job: Job, layout: JobDirectory, console: Console, sink: Sink | None = None, *, ranks: int = 1,
         allow_changes: Sequence[str] = (), program: Sequence[str] = PROGRAM,
-        cards: PresentCards = present_cards,
+        cards: PresentCards = present_cards, proc: Path = PROC,
     ) -> None:  # fmt: skip
         self._job = job
         self._layout = layout
@@ -134,35 +132,32 @@ class Supervisor:
         make_folder(self._folder)
         self._sink: Sink = sink or NoSink()
         self._chosen = sink is not None
-        self._order: Order | None = None
-        self._stop: StopRequested | None = None
-        self._stopped_at = 0.0
+        self._stops = Stops(self._pass_on_stop, self._tick)
         self._stop_told: StopRequested | None = None
-        self._fetching = False
+        self._heartbeat = Heartbeat(self._folder)
         self._count = ranks
         self._allow_changes = list(allow_changes)
         self._program = program
         self._cards = cards
+        self._proc = proc
         self._ranks: Ranks | None = None
+        self._watch: Watch | None = None
 
     def run(self) -> ExitCode:
         """Do it, and leave result, report and terminal event whatever happens."""
-        numbers = (signal.SIGTERM, signal.SIGINT)
-        previous = {number: signal.signal(number, self._on_signal) for number in numbers}
-        try:
-            events = EventLog(
-                self._folder,
-                job_id=self._job.identifier(),
-                attempt=self._attempt,
-                instance=secrets.token_hex(4),
-            )
-            if not self._chosen:
-                self._sink = build_sink(self._job, self._layout, events, attempt=self._attempt, obey=self.order)
-            self._narrator = Narrator(events, self._sink, self._console)
+        events = EventLog(
+            self._folder, job_id=self._job.identifier(), attempt=self._attempt, instance=secrets.token_hex(4)
+        )
+        if not self._chosen:
+            self._sink = build_sink(self._job, self._layout, events, attempt=self._attempt, obey=self.order)
+        self._narrator = Narrator(events, self._sink, self._console)
+        with adopting_orphans(), self._stops.listening():
+            self._tick()
             return self._finish(self._outcome())
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
+
+    def order(self, order: Order) -> None:
+        """Take an order of the control plane, from any thread."""
+        self._stops.order(order)
 
     def _outcome(self) -> dict[str, Any]:
         try:
@@ -199,10 +194,11 @@ class Supervisor:
         _, row, _ = check_job(self._job, trainer)
         cache = cache_directory()
         make_folder(cache, setting=PREFIX + "CACHE_DIR")
-        with self._interruptible():
+        check = self._stops.check
+        with self._stops.interruptible():  # a silent server must not use up the grace
             fit = self._fit(trainer)
-            inputs = fetch_inputs(self._job, self._layout.inputs, self._check, told=self._narrator)
-            weights, identities = fetch_weights(self._job, row, cache, self._check, told=self._narrator)
+            inputs = fetch_inputs(self._job, self._layout.inputs, check, told=self._narrator)
+            weights, identities = fetch_weights(self._job, row, cache, check, told=self._narrator)
         start = Start(
             directory=str(self._layout.root), attempt=self._attempt, cache=str(cache),
             job=without_secrets(self._job.document()),
@@ -222,99 +218,66 @@ class Supervisor:
         self._narrator.hear({"kind": "phase", "name": "inputs"})
         return fit
 
-    @contextlib.contextmanager
-    def _interruptible(self) -> Iterator[None]:
-        """Inside, a signal raises at once: a silent server must not use up the grace."""
-        self._fetching = True
-        try:
-            self._check()
-            yield
-        finally:
-            self._fetching = False
-
     def _supervise(self) -> dict[str, Any]:
-        self._ranks = Ranks(self._folder, self._count, program=self._program)
+        self._ranks = ranks = Ranks(self._folder, self._count, program=self._program)
+        self._watch = Watch(ranks, MemoryWatch(self._proc))
         try:
-            self._ranks.begin()
-            self._pass_on_stop()  # of a signal that came before there was anybody to tell
-            while self._ranks.working:
-                for message in self._ranks.listen(LISTEN_SECONDS):
-                    self._narrator.hear(message)
-                self._narrator.flush_progress()
-                self._take_order()
-                self._tell_stop()
-                self._ranks.mind_failures(self._stop)
-                self._enforce_grace()
+            with self._stops.spending("checkpoint"):
+                ranks.begin()
+                self._pass_on_stop(self._stops.asked)  # one that came before there was anybody to tell
+                while ranks.working and not self._stops.overdue:
+                    for message in ranks.listen(LISTEN_SECONDS):
+                        self._narrator.hear(message)
+                    self._narrator.flush_progress()
+                    self._tell_stop()
+                    ranks.mind_failures(self._stops.asked)
+                    ranks.bury_orphans()
+                    self._act(self._watch.look(), ranks)
         finally:
-            self._ranks.close()
-        if self._stop is not None and self._stop.reason == "fenced":
-            raise self._stop  # even where the work was just done: it is not this start's to hand over
-        return self._ranks.outcome(self._stop, phase=self._narrator.phase, step=self._narrator.step)
+            # Who did not end in time is killed: its last checkpoint is still valid.
+            with self._stops.spending("kill"):
+                ranks.close()
+        self._stops.look()
+        if self._stops.asked is not None and self._stops.asked.reason == "fenced":
+            raise self._stops.asked  # even where the work was just done: it is not this start's to hand over
+        outcome = ranks.outcome(self._stops.asked, phase=self._narrator.phase, step=self._narrator.step)
+        return self._watch.explained(outcome)
 
-    def order(self, order: Order) -> None:
-        """Take an order of the control plane, from any thread; the main thread obeys, wherever it waits."""
-        self._order = order
-        if self._fetching:
-            os.kill(os.getpid(), signal.SIGTERM)
+    def _act(self, found: str | TrainerError, ranks: Ranks) -> None:
+        """Do what the watch asks for."""
+        if isinstance(found, TrainerError):
+            self._console.lines([f"ending the ranks: {found}"])
+            ranks.give_up(found)
+        elif found and self._watch is not None:
+            seconds = round(self._watch.stalled or 0.0, 1)
+            self._console.lines(
+                [f"nothing has moved for {seconds_text(seconds)}; stacks are in the rank's log"]
+            )
+            phase = {"name": self._narrator.phase}
+            self._narrator.say(
+                "job.stalled", status="running", phase=phase, step=self._narrator.step, seconds=seconds
+            )
 
-    def _take_order(self) -> bool:
-        """Obey what the control plane asked, if it asked anything; being fenced goes before all else."""
-        order, self._order = self._order, None
-        if order is None:
-            return False
-        if order == "fenced":
-            self._request_stop(StopRequested("fenced", checkpoint=False))
-        elif self._stop is None:
-            self._request_stop(StopRequested("canceled"))
-        return True
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self._order is not None:
-            if self._fetching:
-                self._check()
-        elif self._stop is None:
-            self._request_stop(StopRequested("interrupted"))
-            if self._fetching:
-                self._check()
-        elif time.monotonic() - self._stopped_at >= SECOND_SIGNAL_SECONDS:
-            self._stop = StopRequested(self._stop.reason, checkpoint=False)
-            self._pass_on_stop()
-
-    def _request_stop(self, stop: StopRequested) -> None:
-        self._stopped_at = time.monotonic() if self._stop is None else self._stopped_at
-        self._stop = stop
-        self._pass_on_stop()
-
-    def _pass_on_stop(self) -> None:
-        if self._ranks is not None and self._stop is not None:
-            self._ranks.tell(self._stop)
+    def _pass_on_stop(self, stop: StopRequested | None) -> None:
+        if self._ranks is not None and stop is not None:
+            self._ranks.tell(stop)
 
     def _tell_stop(self) -> None:
-        """Say once that a signal was heard; a handler must not print."""
-        if self._stop is self._stop_told:
+        """Say once that somebody asked to stop; a handler must not print."""
+        stop = self._stops.asked
+        if stop is self._stop_told or stop is None:
             return
-        self._stop_told = self._stop
-        keeps = self._stop is not None and self._stop.checkpoint
-        self._console.lines(
-            [
-                "stopping after a checkpoint; a second signal skips it"
-                if keeps
-                else "stopping without a checkpoint"
-            ]
+        self._stop_told = stop
+        keeps = "stopping after a checkpoint; a second signal skips it"
+        self._console.lines([keeps if stop.checkpoint else "stopping without a checkpoint"])
+
+    def _tick(self) -> None:
+        """Beat, wherever the main thread is; a handler must not print."""
+        stopping = self._stops.asked.reason if self._stops.asked is not None else None
+        stalled = self._watch is not None and self._watch.stalled is not None
+        self._heartbeat.beat(
+            phase=self._narrator.phase, step=self._narrator.step, stopping=stopping, stalled=stalled
         )
-
-    def _check(self) -> None:
-        self._take_order()
-        if self._stop is not None:
-            raise self._stop
-
-    def _enforce_grace(self) -> None:
-        """A rank that does not end in time is killed: its last checkpoint is still valid."""
-        grace = number_from_environment("GRACE_SECONDS", 30.0)
-        allowed = grace - max(2.0, grace * 0.05)
-        if self._stop is not None and time.monotonic() - self._stopped_at > allowed:
-            assert self._ranks is not None
-            self._ranks.kill()
 
     def _finish(self, outcome: dict[str, Any]) -> ExitCode:
         result = self._result(outcome)
@@ -335,9 +298,11 @@ class Supervisor:
         )  # fmt: skip
         if said.terminal:
             leave_last_words(said)
-        delivered = self._sink.close(self._seconds_to_deliver())
+        with self._stops.spending("terminal"):
+            delivered = self._sink.close(self._stops.seconds_to_tell(_delivery_seconds()))
         if not delivered:
             self._console.lines([f"not every event was delivered; they are kept in {self._folder}"])
+        self._keep_stop(result)
         self._console.lines(_last_words(result, self._layout))
         return code
 
@@ -367,13 +332,12 @@ class Supervisor:
                 self._console.lines([f"warning: the {name} is not kept: {error}"])
         return None
 
-    def _seconds_to_deliver(self) -> float:
-        """How long to wait for the control plane: after a stop, no longer than the grace allows."""
-        seconds = _delivery_seconds()
-        if self._stop is None:
-            return seconds
-        left = number_from_environment("GRACE_SECONDS", 30.0) - (time.monotonic() - self._stopped_at)
-        return max(0.0, min(seconds, left - LAST_SECONDS))
+    def _keep_stop(self, result: Mapping[str, Any]) -> None:
+        """Add to the result what the grace was spent on, now that the last of it is spent."""
+        stop = self._stops.document()
+        if stop is not None:
+            with contextlib.suppress(OSError):
+                write_json(self._layout.result, {**result, "stop": stop})
 
 
 def _last_words(result: Mapping[str, Any], layout: JobDirectory) -> list[str]:

@@ -23,6 +23,7 @@ from app_trainer_sdk.paths import JobDirectory
 from app_trainer_sdk.plan import Plan
 from app_trainer_sdk.training.checkpoint import CheckpointStore, copied
 from app_trainer_sdk.training.evaluations import Evaluations, end_iterator
+from app_trainer_sdk.training.interrupts import interruptible
 from app_trainer_sdk.training.metrics import MetricsWriter, keep_lines
 from app_trainer_sdk.training.random_state import capture_random, restore_random
 from app_trainer_sdk.training.randomness import CPU, seed_globals
@@ -87,10 +88,11 @@ class Drive:
         self._metrics = MetricsWriter(self._desk.layout.metrics, clock=self._desk.clock)
         try:
             self._iterate(state)
-            self._saver.finish()
+            self._saver.finish(self._desk.token.check)
         except StopRequested as stop:
             if stop.checkpoint:
-                self._saver.finish()
+                self._desk.token.begin_saving()
+                self._saver.finish(self._desk.token.check)
             raise
         except Exception:
             # A checkpoint on its way is of an earlier update: good, or the first sign of what is wrong.
@@ -102,7 +104,8 @@ class Drive:
     def _begin(self, saved: Snapshot | None) -> Any:
         """The trainer's state. After an allowed change, a checkpoint that does not fit is the job's fault."""
         try:
-            return self._trainer.begin(self._run, saved)
+            with interruptible():
+                return self._trainer.begin(self._run, saved)
         except InternalError as error:
             if saved is None or not self._desk.plan.changed:
                 raise

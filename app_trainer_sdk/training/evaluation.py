@@ -16,6 +16,7 @@ import torch
 from app_trainer_sdk.errors import InternalError
 from app_trainer_sdk.training import oom
 from app_trainer_sdk.training.feed import Rows, to_device
+from app_trainer_sdk.training.interrupts import interruptible
 from app_trainer_sdk.training.order import cut
 from app_trainer_sdk.training.randomness import Random, derive_seed, seed_torch
 from app_trainer_sdk.training.state import SupervisedState
@@ -117,7 +118,8 @@ def _parts(
         seed = run.random("evaluate", split, *place).seed
         random = Random(seed, whole=run.random("evaluate", split), first_row=first)
         batch = to_device(rows[0, tuple(range(first, last))], run.device)
-        parts.append(measure_batch(trainer, run, state, batch, random))
+        with interruptible(really=state.team.size == 1):
+            parts.append(measure_batch(trainer, run, state, batch, random))
         del batch
     return parts
 

@@ -7,7 +7,6 @@ loss or the optimizer.
 
 from __future__ import annotations
 
-import ctypes
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import DataLoader
 
+from app_trainer_sdk.descendants import die_with_parent
+from app_trainer_sdk.training.interrupts import interruptible
 from app_trainer_sdk.training.order import Order, Window, cut
 from app_trainer_sdk.training.randomness import Random, derive_seed, global_seeds
 from app_trainer_sdk.values import Batch, Dataset
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from app_trainer_sdk.handle import Run
     from app_trainer_sdk.training.stream_feed import Place
 
-PARENT_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
 
 #: What a loader is asked for: the epoch and the row numbers of one microbatch. Where an epoch may have a row
 #: twice, also the first one's place in the order, so that each time the row is drawn it is augmented anew.
@@ -137,10 +137,11 @@ class Feed:
                 started = time.perf_counter()
                 window = self.order.window(position)
                 pieces = self._cut(window)
-                microbatches = [
-                    Microbatch(next(batches), number, start, end - start)
-                    for number, (start, end) in self._share(pieces)
-                ]
+                with interruptible(really=self.ranks == 1):  # an item may take long, or never come
+                    microbatches = [
+                        Microbatch(next(batches), number, start, end - start)
+                        for number, (start, end) in self._share(pieces)
+                    ]
                 yield LoadedWindow(window, microbatches, len(pieces), time.perf_counter() - started)
                 position = window.after
         finally:
@@ -220,6 +221,6 @@ def _as_it_is(value: Any) -> Any:
 
 def _start_worker(_: int) -> None:
     """A worker dies with the rank, leaves Ctrl-C to the supervisor and computes on one thread."""
-    ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)

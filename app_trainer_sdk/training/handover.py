@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from app_trainer_sdk.channel import work_is_elsewhere
 from app_trainer_sdk.errors import InternalError
 from app_trainer_sdk.files import read_json, remove_tree, sync_directory, write_json
 from app_trainer_sdk.paths import JobDirectory
@@ -72,7 +73,8 @@ def run_module(module: str, *arguments: Path, check: Callable[[], None]) -> int:
     with subprocess.Popen(command) as process:
         while process.poll() is None:
             try:
-                check()
+                with work_is_elsewhere():
+                    check()
                 time.sleep(0.05)
             except BaseException:
                 process.kill()

@@ -12,7 +12,8 @@ from collections.abc import Callable
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store, TCPStore  # torch.distributed's, with their types
 
-from app_trainer_sdk.errors import PeerFailed, StopRequested, origins
+from app_trainer_sdk.errors import ExitCode, PeerFailed, StopRequested, origins
+from app_trainer_sdk.outcome import code_of
 from app_trainer_sdk.training.team import COLLECTIVE_TIMEOUT, Team
 
 MEETING_TIMEOUT = datetime.timedelta(seconds=2)
@@ -74,6 +75,8 @@ def _open_store(rank: int, check: Callable[[], None], descriptor: int | None) ->
 def ending(error: BaseException, asked: StopRequested | None) -> BaseException:
     """What an error on one of several ranks means: a collective breaks because another rank ended."""
     if isinstance(error, StopRequested) or not any(map(_is_broken_collective, origins(error))):
+        return error
+    if code_of(error) is ExitCode.GPU_FAULT:  # nobody ended: they waited for each other until the time was up
         return error
     return asked if asked is not None else PeerFailed(f"another rank ended first: {error}")
 

@@ -6,7 +6,6 @@ answers with the phase's row or with what went wrong. This file must not know wh
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import multiprocessing
 import pickle
@@ -21,9 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from app_trainer_sdk.channel import StopToken
+from app_trainer_sdk.channel import PULSE_SECONDS, StopToken, work_is_elsewhere
+from app_trainer_sdk.descendants import die_with_parent
 from app_trainer_sdk.errors import InternalError, StopRequested
 from app_trainer_sdk.handle import Run, no_check, no_ledger, no_progress
+from app_trainer_sdk.training import interrupts
 from app_trainer_sdk.training.ledger import Ledger
 from app_trainer_sdk.training.memory import probe_for
 from app_trainer_sdk.values import Phase
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 #: How long the process may take to end after a wish to stop; the rank's own grace is longer.
 STOP_SECONDS = 10.0
 POLL_SECONDS = 0.05
-PARENT_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
 
 Work = Callable[[Phase, Run, Path], None]
 
@@ -101,7 +101,8 @@ def _listen(connection: Connection, run: Run) -> tuple[str, Any]:
     while True:
         if stop is None:
             try:
-                run.check()
+                with work_is_elsewhere():
+                    run.check()
             except StopRequested as asked:
                 stop, give_up = asked, time.monotonic() + STOP_SECONDS
                 connection.send(asked)
@@ -113,9 +114,12 @@ def _listen(connection: Connection, run: Run) -> tuple[str, Any]:
             kind, value = connection.recv()
         except (EOFError, ConnectionError):
             return ("died", None) if stop is None else ("failed", stop)
-        if kind != "progress":
+        if kind == "progress":
+            run.progress(*value)
+        elif kind != "pulse":
             return kind, value
-        run.progress(*value)
+        elif stop is None:
+            run.check()  # passes on that the other process looks for a wish
 
 
 def _how(status: int | None) -> str:
@@ -126,39 +130,58 @@ def _how(status: int | None) -> str:
 
 def _main(connection: Connection, task: Task) -> None:
     """The new process."""
-    ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # stop requests come over the pipe
     torch.set_num_threads(task.threads)
-    token = StopToken()
-    threading.Thread(target=_hear, args=(connection, token), daemon=True).start()
+    token, say = StopToken(), _Say(connection)
+    interrupts.install(token)
+    threading.Thread(target=_hear, args=(connection, token, say), daemon=True).start()
     try:
-        connection.send(("done", _measured(task, connection, token)))
+        say("done", _measured(task, say, token))
     except BaseException as error:  # noqa: BLE001 - every ending is told
-        connection.send(("failed", _portable(error, task.phase)))
+        say("failed", _portable(error, task.phase))
 
 
-def _measured(task: Task, connection: Connection, token: StopToken) -> Mapping[str, Any]:
+class _Say:
+    """Sends words to the rank, one thread at a time."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+
+    def __call__(self, kind: str, value: Any) -> None:
+        with self._lock:
+            self._connection.send((kind, value))
+
+
+def _measured(task: Task, say: Callable[[str, Any], None], token: StopToken) -> Mapping[str, Any]:
     assert task.run.device is not None
     rows: list[Mapping[str, Any]] = []
     ledger = Ledger(probe_for(task.run.device), lambda row: rows.append(row.document()), policy="report")
     run = dataclasses.replace(
         task.run, check=token.check, phase=ledger.phase,
-        progress=lambda *facts: connection.send(("progress", facts)),
+        progress=lambda *facts: say("progress", facts),
     )  # fmt: skip
     phase = next((each for each in task.trainer().phases(run) if each.name == task.phase), None)
     if phase is None:
         raise InternalError(f"phases() gave no {task.phase} in its own process", expected="the same phases")
-    with ledger.phase(task.phase):
+    with ledger.phase(task.phase), interrupts.interruptible():
         task.work(phase, run, task.folder)
     return {**rows[-1], "inside": rows[:-1]}
 
 
-def _hear(connection: Connection, token: StopToken) -> None:
+def _hear(connection: Connection, token: StopToken, say: Callable[[str, Any], None]) -> None:
+    looks = 0
     try:
+        while not connection.poll(PULSE_SECONDS):
+            if token.looks > looks:
+                looks = token.looks
+                say("pulse", None)
         asked = connection.recv()
     except (EOFError, OSError):
         return
     token.request(asked.reason, checkpoint=asked.checkpoint)
+    interrupts.nudge()
 
 
 def _portable(error: BaseException, phase: str) -> BaseException:

@@ -33,7 +33,8 @@ from app_trainer_sdk.training.handover import ask_again, export_artifacts, run_m
 from app_trainer_sdk.training.mechanics import learn_a_handful
 from app_trainer_sdk.training.opening import identity_of
 from app_trainer_sdk.training.predict import predict
-from app_trainer_sdk.training.rank import Rank, Ready, end_process, serve
+from app_trainer_sdk.training.rank import Rank, Ready, serve
+from app_trainer_sdk.training.rank_signals import end_process
 from app_trainer_sdk.training.rehearsal import rehearse
 from app_trainer_sdk.training.restore import evaluate_longest
 from app_trainer_sdk.training.state import Counters

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import signal
 import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from app_trainer_sdk.channel import RankChannel, StopToken
 from app_trainer_sdk.checkpoints import Checkpoint
@@ -28,6 +27,7 @@ from app_trainer_sdk.paths import JobDirectory
 from app_trainer_sdk.plan import Plan
 from app_trainer_sdk.redaction import redact_logs
 from app_trainer_sdk.start import ENVIRONMENT, Start
+from app_trainer_sdk.training import interrupts
 from app_trainer_sdk.training.checkpoint import CheckpointStore, load_checkpoint
 from app_trainer_sdk.training.compiled import count_graphs
 from app_trainer_sdk.training.device import pick_device
@@ -43,6 +43,7 @@ from app_trainer_sdk.training.metrics import append_line
 from app_trainer_sdk.training.opening import Opened, identity_of, open_job, prepare, settle_plan, store_of
 from app_trainer_sdk.training.optimizer_state import described
 from app_trainer_sdk.training.qualify import qualify_in_process, refuse_unqualified
+from app_trainer_sdk.training.rank_signals import end_process, leave_with_children, settle_signals
 from app_trainer_sdk.training.stream_feed import told_place
 from app_trainer_sdk.training.team import Team
 from app_trainer_sdk.training.touch import touch_device
@@ -97,7 +98,7 @@ class Rank:
         self.enter("examine")
         check, team = self.token.check, self.team
         store = store_of(self.layout, self.start)
-        with team.first("the plan", check):
+        with team.first("the plan", check), interrupts.interruptible():
             opened = open_job(self.start, ledger=ledger, check=check, progress=self._progress, rank=team.rank)
             ledger.policy = policy or opened.asked.memory_release
             plan, checkpoint = settle_plan(opened, self.start, store)
@@ -108,7 +109,7 @@ class Rank:
         self._say_plan(opened, plan, store)
         self._touch_device(opened, plan)
         self.enter("prepare")
-        with team.first("the phases", check):
+        with team.first("the phases", check), interrupts.interruptible():
             opened = prepare(opened, plan, ledger, verify=team.speaks)
         check()
         return Ready(opened, plan, checkpoint, store, ledger)
@@ -140,7 +141,8 @@ class Rank:
         desk = Desk(self.written(), store, self.channel, self.token, plan, identity, saves=self.team.speaks)
         checkpoint, _ = store.newest()
         with ready.ledger.phase("train", inputs={"updates": plan.updates, "batch": plan.batch}):
-            saved = load_checkpoint(checkpoint) if checkpoint is not None else None
+            with interrupts.interruptible():
+                saved = load_checkpoint(checkpoint) if checkpoint is not None else None
             Drive(opened.trainer, run, desk).train(saved)
             del saved
 
@@ -160,7 +162,7 @@ class Rank:
         counters, optimizer = snapshot.values.get("counters", {}), described(snapshot.values)
         stream = told_place(snapshot.values)
         self.enter("export")
-        with ledger.phase("export", inputs={"checkpoint": checkpoint.path.name}):
+        with ledger.phase("export", inputs={"checkpoint": checkpoint.path.name}), interrupts.interruptible():
             artifact = export_artifacts(opened, snapshot, self.layout)
         del snapshot
         outputs = [self._output(folder) for folder in sorted(self.layout.artifacts.iterdir())]
@@ -214,11 +216,12 @@ def serve(arguments: Sequence[str], work: Callable[[Rank], dict[str, Any]]) -> i
         arguments: ``START.json CHANNEL_FD [MEETING_FD]``.
         work: what the rank does; the facts of its outcome.
     """
-    _leave_signals_to_the_supervisor()
+    token = StopToken()
+    settle_signals(token)
     redact_logs()
     start = Start.load(Path(arguments[0]))
-    token = StopToken()
-    channel = RankChannel(socket.socket(fileno=int(arguments[1])), token, leave=_leave_with_children)
+    line = socket.socket(fileno=int(arguments[1]))
+    channel = RankChannel(line, token, leave=leave_with_children, heard=interrupts.nudge)
     number = int(os.environ["RANK"]) if start.ranks > 1 else 0
     path = start.layout.attempt(start.attempt) / f"outcome-{number}.json"
     rank = Rank(start, channel, token)
@@ -247,26 +250,6 @@ def _hand_in(outcome: dict[str, Any], path: Path, channel: RankChannel) -> dict[
             outcome = outcome_document(code_of(error), failure=describe_failure(error, phase="outcome"))
         channel.say("outcome", **outcome)
     return outcome
-
-
-def _leave_with_children() -> None:
-    """The supervisor is dead: a replay or loader worker that stayed would hold the device of the next start."""
-    if os.getpgrp() == os.getpid():
-        os.killpg(0, signal.SIGKILL)
-    os._exit(ExitCode.PEER_FAILED)
-
-
-def _leave_signals_to_the_supervisor() -> None:
-    """Stop requests come over the channel. A signal meant for the group must not interrupt a save."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(ExitCode.PEER_FAILED))
-
-
-def end_process(code: int) -> NoReturn:
-    """End at once: threads of libraries must not hold the container."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
 
 
 if __name__ == "__main__":

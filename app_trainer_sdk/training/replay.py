@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from app_trainer_sdk.descendants import die_with_parent
 from app_trainer_sdk.files import read_json, write_json
 from app_trainer_sdk.start import Start
 from app_trainer_sdk.training.opening import open_again
@@ -29,4 +30,5 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    die_with_parent()
     sys.exit(main(sys.argv[1:]))

@@ -17,6 +17,7 @@ import torch
 
 from app_trainer_sdk.checkpoints import inspect_checkpoint
 from app_trainer_sdk.contract import SupervisedTrainer, Trainer
+from app_trainer_sdk.descendants import die_with_parent
 from app_trainer_sdk.files import write_json
 from app_trainer_sdk.start import Start
 from app_trainer_sdk.training.checkpoint import copied, load_checkpoint
@@ -85,4 +86,5 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 if __name__ == "__main__":
+    die_with_parent()
     sys.exit(main(sys.argv[1:]))

@@ -10,6 +10,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+POLL_SECONDS = 0.05
+
 
 class Saver:
     """Runs one piece of saving work at a time, in order."""
@@ -34,11 +36,12 @@ class Saver:
         if error is not None:
             raise error
 
-    def finish(self) -> None:
-        """Wait for the work that is under way, and raise what it raised."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.join()
+    def finish(self, check: Callable[[], None] = lambda: None) -> None:
+        """Wait for the work that is under way, and raise what it raised, or what ``check`` raises meanwhile."""
+        while self._thread is not None and self._thread.is_alive():
+            self._thread.join(POLL_SECONDS)
+            check()
+        self._thread = None
         self.raise_if_failed()
 
     def _run(self, work: Callable[[], None]) -> None:

@@ -20,6 +20,7 @@ from app_trainer_sdk.errors import BadData, InternalError
 from app_trainer_sdk.hyperparameters import Hyperparameters
 from app_trainer_sdk.training import oom, optim
 from app_trainer_sdk.training.feed import LoadedWindow, Microbatch, to_device
+from app_trainer_sdk.training.interrupts import interruptible
 from app_trainer_sdk.training.optimizer_state import check_state
 from app_trainer_sdk.training.randomness import Random, seed_torch
 from app_trainer_sdk.training.schedule import learning_rate
@@ -134,7 +135,8 @@ def _add_up(
     for number, microbatch in enumerate(window.microbatches):
         run.check()
         carries = overlaps and number == last
-        with contextlib.nullcontext() if replica is None or carries else replica.quiet():
+        quiet = contextlib.nullcontext() if replica is None or carries else replica.quiet()
+        with quiet, interruptible(really=state.team.size == 1):
             terms = _forward(run, state, window, microbatch)
             _add(sums.metrics, terms)
             share = _share(terms, microbatch, units, window.count)

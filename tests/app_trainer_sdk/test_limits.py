@@ -3,46 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from machines import GIB, Machine
 
-from app_trainer_sdk.limits import host_memory, processors, shared_memory
-
-GIB = 1 << 30
-HOST = {"MemTotal": 1000 * GIB, "MemAvailable": 900 * GIB}
-
-
-class Machine:
-    """Fake files: ``/proc`` and one mount of control groups."""
-
-    def __init__(self, folder: Path, *, version: int = 2, group: str = "/", root: str = "/") -> None:
-        self.proc, self.mount, self.version = folder / "proc", folder / "cgroup", version
-        own = self.proc / "self"
-        own.mkdir(parents=True)
-        self.mount.mkdir()
-        kilobytes = "".join(f"{name}: {size // 1024} kB\n" for name, size in HOST.items())
-        (self.proc / "meminfo").write_text(kilobytes)
-        kind = "cgroup2 cgroup2 rw" if version == 2 else "cgroup cgroup rw,memory,cpu,cpuacct"
-        (own / "mountinfo").write_text(
-            f"22 1 8:1 / / rw - ext4 /dev/root rw\n31 23 0:28 {root} {self.mount} rw,relatime - {kind}\n"
-        )
-        line = f"0::{group}\n" if version == 2 else f"4:memory:{group}\n3:cpu,cpuacct:{group}\n0::/other\n"
-        (own / "cgroup").write_text(line)
-
-    def put(self, group: str, files: Mapping[str, object]) -> None:
-        folder = self.mount / group
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, value in files.items():
-            (folder / name).write_text(f"{value}\n")
-
-    def memory(self, group: str, limit: object, used: float, inactive: float) -> None:
-        names = ("memory.max", "memory.current", "inactive_file")
-        if self.version == 1:
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-        stat = f"anon 1\n{names[2]} {int(inactive * GIB)}"
-        self.put(group, {names[0]: limit, names[1]: int(used * GIB), "memory.stat": stat})
+from app_trainer_sdk.limits import MemoryWatch, host_memory, processors, shared_memory
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -143,3 +109,36 @@ def test_this_machine():
     assert 0 < memory.usable_bytes <= memory.limit_bytes
     assert shared_memory() >= 0
     assert shared_memory(Path("/nowhere")) == 0
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_how_full_it_is(tmp_path: Path, version: int):
+    """M1, A6: the group nearest to its limit; no file cache counts, read once or twice, since it is dropped."""
+    machine = Machine(tmp_path, version=version, group="/pod/box")
+    machine.memory("pod", 16 * GIB, 15, 1, active=2)
+    machine.memory("pod/box", 8 * GIB, 7.9, 3, active=4.5)
+
+    assert MemoryWatch(machine.proc).fullest() == (12 * GIB, 16 * GIB)
+    machine.memory("pod/box", 8 * GIB, 7.9, 0, active=0)
+    assert MemoryWatch(machine.proc).fullest() == (int(7.9 * GIB), 8 * GIB)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_nothing_limits_it(tmp_path: Path, version: int):
+    """M1: without a limit nothing is ever full; without files nobody was killed."""
+    machine = Machine(tmp_path, version=version, group="/box")
+    machine.memory("box", "max" if version == 2 else (1 << 63) - 4096, 7.5, 6)
+
+    assert MemoryWatch(machine.proc).fullest() == (0, 0)
+    assert MemoryWatch(machine.proc).kills() == 0
+    assert MemoryWatch(tmp_path / "nowhere").fullest() == (0, 0)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_who_was_killed_for_memory(tmp_path: Path, version: int):
+    """A6: of this group; those around it count the kills of their other groups too."""
+    machine = Machine(tmp_path, version=version, group="/pod/box")
+    machine.kills("pod", 7)
+    machine.kills("pod/box", 2)
+
+    assert MemoryWatch(machine.proc).kills() == 2

@@ -260,7 +260,9 @@ def test_a_changed_job_goes_on_when_it_is_told_to(start_toy: Any):
     """H2: another rate and a second rank in the middle of a job: the same rows in the same order, the new rate
     from there on, and result, report and plan say what was changed when.
     """  # fmt: skip
-    asked = {"updates": 40, "global_batch": 8, "sleep_seconds": 0.05, "schedule": "constant"}
+    asked = {
+        "updates": 40, "global_batch": 8, "sleep_seconds": 0.05, "schedule": "constant", "warmup_updates": 0,
+    }  # fmt: skip
     toy = start_toy(**asked)
     toy.wait_for("job.progress")
     os.kill(toy.process.pid, signal.SIGTERM)

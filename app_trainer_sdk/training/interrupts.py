@@ -1,0 +1,59 @@
+"""Owns where a wish to stop is raised at once, in the middle of whatever the rank does.
+
+Most work looks for a wish by itself. Loading, compiling, one long microbatch or an export may not, for longer
+than the grace: inside :func:`interruptible` the wish is raised by a signal in the main thread, as Ctrl-C is.
+Only what loses nothing belongs inside: never a step of an optimizer, a save, or an exchange with other ranks.
+A kernel or a call into a library ends first. This file must not know what is interrupted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+
+from app_trainer_sdk.channel import StopToken
+
+SIGNAL = signal.SIGUSR2
+
+_token: StopToken | None = None
+_depth = 0
+
+
+def install(token: StopToken) -> None:
+    """From now on wishes of ``token`` may interrupt the main thread, which calls this."""
+    global _token  # the handler of a signal belongs to the process too
+    _token = token
+    signal.signal(SIGNAL, lambda *_: _interrupt())
+
+
+def nudge() -> None:
+    """Make the main thread look for a wish, if it is at a place where that loses nothing; from any thread."""
+    ident = threading.main_thread().ident
+    assert ident is not None
+    signal.pthread_kill(ident, SIGNAL)
+
+
+@contextlib.contextmanager
+def interruptible(*, really: bool = True) -> Iterator[None]:
+    """Inside, a wish to stop is raised wherever the main thread is.
+
+    Args:
+        really: False where it would leave others waiting.
+    """
+    global _depth
+    if not really or _token is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _depth += 1
+    try:
+        _token.check()
+        yield
+    finally:
+        _depth -= 1
+
+
+def _interrupt() -> None:
+    if _depth and _token is not None:
+        _token.check()

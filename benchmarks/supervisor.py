@@ -1,0 +1,93 @@
+"""Measures the supervisor's own weight: memory, and the time until its rank begins, beside ``import pydantic``.
+
+::
+
+    python benchmarks/supervisor.py [--pairs 9] [TRAINER MODEL]
+
+The rank is a process without torch that notes when it began and ends at once. Memory is the peak of the whole
+life, with the event sender and a loopback address that refuses. Bounds: 60 MiB and 0.4 s. Installs nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+BOUND_MIB, BOUND_SECONDS = 60, 0.4
+TOY = ("app_trainer_sdk.testing.toys:ToyTrainer", "toy-mlp")
+RANK = """
+import json, os, pathlib, sys, time
+folder = pathlib.Path(sys.argv[1]).parent
+(folder / "begun").write_text(str(time.monotonic()))
+time.sleep(0.5)
+outcome = {"status": "succeeded", "exit_code": 0, "name": "succeeded", "outputs": [], "timings": {}}
+(folder / "outcome-0.json").write_text(json.dumps(outcome))
+"""
+SUPERVISOR = """
+import pathlib, resource, sys
+from app_trainer_sdk.console import Console
+from app_trainer_sdk.job import load_job
+from app_trainer_sdk.paths import JobDirectory
+from app_trainer_sdk.run import main
+from app_trainer_sdk.supervisor import Supervisor
+folder = pathlib.Path(sys.argv[1])
+layout = JobDirectory(folder / "dir")
+program = [sys.executable, "-I", "-S", "-c", sys.argv[2]]
+code = Supervisor(load_job(folder / "job.json"), layout, Console(quiet=True), program=program).run()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+sys.exit(code)
+"""
+PYDANTIC = "import pydantic, resource; pydantic.BaseModel; "
+PYDANTIC += "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pairs", type=int, default=9, help="measured pairs")
+    parser.add_argument("trainer", nargs="*", default=TOY, help="a trainer and one of its models")
+    arguments = parser.parse_args()
+    trainer, model = arguments.trainer
+    rows: dict[str, list[tuple[float, float]]] = {"import pydantic": [], "supervisor": []}
+    for round_number in range(arguments.pairs + 1):
+        pairs = {"import pydantic": bare(), "supervisor": supervised(trainer, model)}
+        for name, pair in pairs.items():
+            if round_number > 0:  # the first round writes bytecode and fills the file cache
+                rows[name].append(pair)
+    for name, pairs in rows.items():
+        seconds, mebibytes = (statistics.median(column) for column in zip(*pairs, strict=True))
+        print(f"{name:16} {mebibytes:6.1f} MiB peak   {seconds:5.3f} s")
+    fastest = min(seconds for seconds, _ in rows["supervisor"])
+    print(f"bounds {BOUND_MIB} MiB, {BOUND_SECONDS} s until the rank begins (fastest {fastest:.3f} s)")
+
+
+def bare() -> tuple[float, float]:
+    """Seconds and peak MiB of a process that imports pydantic."""
+    started = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", PYDANTIC], check=True, capture_output=True, text=True)
+    return time.monotonic() - started, int(done.stdout) / 1024
+
+
+def supervised(trainer: str, model: str) -> tuple[float, float]:
+    """Seconds until the rank begins, and the supervisor's peak MiB."""
+    with tempfile.TemporaryDirectory() as directory:
+        folder = Path(directory)
+        job = {"trainer": trainer, "model": model, "callbacks": "http://127.0.0.1:9/events"}
+        (folder / "job.json").write_text(json.dumps(job))
+        environment = {**os.environ, "APP_TRAINER_UPLOAD_WAIT_SECONDS": "0.2", "APP_TRAINER_ATTEMPT": "1"}
+        environment["APP_TRAINER_CACHE_DIR"] = str(folder / "cache")
+        words = [sys.executable, "-c", SUPERVISOR, directory, RANK]
+        started = time.monotonic()
+        done = subprocess.run(words, check=True, capture_output=True, text=True, env=environment)
+        begun = float((folder / "dir" / "attempts" / "1" / "begun").read_text())
+        return begun - started, int(done.stdout) / 1024
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,281 @@
+"""Every way a training process can end: one code, one failure object, one last event. No rank has torch."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from machines import GIB, Machine
+from process_helpers import Told, gone, signal_when, supervise, wait_for
+
+from app_trainer_sdk.supervisor import Supervisor
+
+FINAL = ("job.succeeded", "job.failed", "job.canceled", "job.interrupted")
+SUM_UP = "leave(0, 'succeeded', outputs=[], timings={'train': 1.0})"
+XID = "NVRM: Xid (PCI:0000:65:00): 79, GPU has fallen off the bus."
+WATCHDOG = "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE) ran for"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A cache of the test's own, and each job's first attempt."""
+    monkeypatch.delenv("APP_TRAINER_ATTEMPT", raising=False)
+    monkeypatch.setenv("APP_TRAINER_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def one_truth(told: Told) -> None:
+    """Exit code, result, report and the one last event agree."""
+    result, failure = told.result, told.result.get("failure")
+    finals = [event for event in told.events if event["type"] in FINAL]
+
+    assert len(finals) == 1
+    assert told.last["type"] in FINAL
+    assert result["exit_code"] == told.last["code"] == told.code
+    assert (failure or {}).get("message") == (told.last.get("failure") or {}).get("message")
+    assert (failure is None) == (told.code == 0)
+    assert (told.directory / "report.md").exists()
+    terminal = told.directory / "attempts" / "1" / "terminal.json"
+    assert terminal.exists() == (told.last["type"] != "job.interrupted")
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "said"),
+    [
+        (SUM_UP, 0, ""),
+        ("leave(79, 'CUDA out of memory')", 79, "CUDA out of memory"),
+        ("os.kill(os.getpid(), 9)", 70, "signal 9 (SIGKILL)"),
+        ("import ctypes; ctypes.string_at(0)", 70, "signal 11 (SIGSEGV)"),
+        ("os._exit(3)", 70, "ended with status 3"),
+        ("os._exit(0)", 70, "ended with status 0"),
+        ("print('why', flush=True); raise ValueError('that')", 70, "ended with status 1"),
+        ("os.kill(os.getpid(), 15)", 72, "signal 15 (SIGTERM)"),
+        (f"print({XID!r}, flush=True); os.abort()", 80, "fault of the accelerator"),
+        (f"print({WATCHDOG!r}, flush=True); os.abort()", 80, "fault of the accelerator"),
+        ("print('CUDA error: uncorrectable ECC error encountered', flush=True); os._exit(1)", 80, "fault"),
+        ("say('outcome', exit_code=73, name='disk_full', status='failed', failure=fail(73, 'no space')); "
+         "os._exit(73)", 73, "no space"),
+    ],
+)  # fmt: skip
+def test_an_end(tmp_path: Path, body: str, code: int, said: str):
+    """L3, A13 row 12: whatever happens to the rank, everybody is told the same once, never 0 for a failure."""
+    told = supervise(tmp_path, body)
+
+    assert told.code == code
+    assert said in (told.result.get("failure") or {"message": ""})["message"]
+    one_truth(told)
+
+
+def test_what_the_rank_said_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """L3: the failure carries the end of the rank's log, of this start and not of one before."""
+    log = tmp_path / "dir" / "attempts" / "1" / "logs"
+    log.mkdir(parents=True)
+    (log / "rank-0.log").write_text(XID + "\n")
+    monkeypatch.setenv("APP_TRAINER_ATTEMPT", "1")
+    told = supervise(tmp_path, "raise ValueError('that')")
+
+    assert told.code == 70
+    assert "ValueError: that" in told.result["failure"]["traceback"]
+    assert "Xid" not in told.result["failure"]["traceback"]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_killed_for_want_of_memory(tmp_path: Path, version: int):
+    """A6: a kill while the group's counter rises is 71, also one of a loader worker that the rank tells of."""
+    machine = Machine(tmp_path, version=version, group="/box")
+    machine.kills("box", 3)
+    name = "memory.events" if version == 2 else "memory.oom_control"
+    count = f"pathlib.Path({str(machine.mount / 'box' / name)!r}).write_text('oom_kill 4\\n')\n"
+    for number, end in enumerate(
+        ("os.kill(os.getpid(), 9)", "leave(70, 'worker (pid 7) is killed by signal')")
+    ):
+        (tmp_path / str(number)).mkdir()
+        machine.kills("box", 3)
+        told = supervise(tmp_path / str(number), count + end, proc=machine.proc)
+
+        assert told.code == 71
+        assert "for want of memory" in told.result["failure"]["message"]
+        assert told.result["failure"]["retry"] == "bigger host"
+        one_truth(told)
+
+
+def test_an_old_kill_is_nobodys_reason(tmp_path: Path):
+    """A6: what was killed before this start does not make a failure one of memory, and a success stays one."""
+    machine = Machine(tmp_path, group="/box")
+    machine.kills("box", 3)
+
+    assert supervise(tmp_path, "os._exit(3)", proc=machine.proc).code == 70
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_nearly_full(tmp_path: Path, version: int):
+    """A6: at 97 % of the group's memory the ranks go before the kernel takes the supervisor too: 71."""
+    machine = Machine(tmp_path, version=version, group="/box")
+    machine.memory("box", 8 * GIB, 7.7, 0)  # 96 %
+    begun = tmp_path / "begun"
+
+    def fill() -> None:
+        wait_for(begun)
+        machine.memory("box", 8 * GIB, 7.8, 0)
+
+    filler = threading.Thread(target=fill)
+    filler.start()
+    body = f"pathlib.Path({str(begun)!r}).write_text('x'); time.sleep(60)"
+    told = supervise(tmp_path, body, proc=machine.proc)
+    filler.join()
+
+    assert told.code == 71
+    assert "7,987 of 8,192 MiB" in told.result["failure"]["message"]
+    assert told.console.count("ending the ranks") == 1
+    one_truth(told)
+
+
+STUCK = """
+import faulthandler
+faulthandler.register(signal.SIGUSR1, all_threads=True)
+def wait_for_ever():
+    while True: time.sleep(60)
+threading.Thread(target=wait_for_ever, name="other").start()
+"""
+
+
+def test_a_rank_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A6, A11: the stacks of every thread, then ``job.stalled``; as long again, and it is killed: 70."""
+    monkeypatch.setenv("APP_TRAINER_STALL_SECONDS", "1.2")
+    told = supervise(tmp_path, STUCK + "say('phase', name='train')\nwait_for_ever()")
+    log = (tmp_path / "dir" / "attempts" / "1" / "logs" / "rank-0.log").read_text()
+
+    assert told.code == 70
+    assert told.kinds == ["job.accepted", "job.phase", "job.stalled", "job.failed"]
+    assert told.events[2]["phase"] == {"name": "train"}
+    assert log.count("in wait_for_ever") == 2
+    assert "nothing moved for" in told.result["failure"]["message"]
+    one_truth(told)
+
+
+def test_ranks_that_wait_for_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A5: when every rank hangs in a collective it is 80, as a collective's own time-out is."""
+    monkeypatch.setenv("APP_TRAINER_STALL_SECONDS", "1.2")
+    code = "exec(compile('time.sleep(60)', '/lib/torch/distributed/distributed_c10d.py', 'exec'))"
+    told = supervise(tmp_path, STUCK + f"say('pulse')\n{code}", ranks=2)
+
+    assert told.code == 80
+    assert "waits for the others in a collective" in told.result["failure"]["message"]
+    one_truth(told)
+
+
+@pytest.mark.parametrize(
+    ("order", "code", "last"),
+    [("cancel", 81, "job.canceled"), ("gone", 81, "job.canceled"), ("fenced", 76, "job.interrupted")],
+)
+def test_an_order_of_the_control_plane(tmp_path: Path, order: Any, code: int, last: str):
+    """A6: obeyed as a first signal is, with a checkpoint; who is fenced leaves none."""
+
+    def meanwhile(supervisor: Supervisor) -> None:
+        threading.Timer(0.3, supervisor.order, (order,)).start()
+
+    told = supervise(tmp_path, "obey()", meanwhile=meanwhile)
+
+    assert (told.code, told.last["type"]) == (code, last)
+    outcome = json.loads((told.directory / "attempts" / "1" / "outcome-0.json").read_text())
+    assert told.result["stop"]["checkpoint"] == (order != "fenced") == bool(outcome["step"])
+    one_truth(told)
+
+
+@pytest.mark.parametrize("variable", ["MAX_RUNTIME_SECONDS", "DEADLINE"])
+def test_the_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str):
+    """A1: 77 with a checkpoint, and another attempt may go on."""
+    at = 0.6 if variable == "MAX_RUNTIME_SECONDS" else time.time() + 0.6
+    monkeypatch.setenv("APP_TRAINER_" + variable, str(at))
+    told = supervise(tmp_path, "obey()")
+
+    assert (told.code, told.last["type"], told.result["step"]) == (77, "job.interrupted", 1)
+    assert told.result["stop"]["reason"] == "deadline"
+    one_truth(told)
+
+
+def test_a_deadline_ends_a_download_from_a_silent_server(
+    tmp_path: Path, serve: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """L4, A13 row 2 (a): nothing arrives; at the deadline it is 77 all the same."""
+    server = serve(lambda handler, request: server.released.wait(30.0))
+    monkeypatch.setenv("APP_TRAINER_MAX_RUNTIME_SECONDS", "0.5")
+    started = time.monotonic()
+    told = supervise(tmp_path, SUM_UP, job={"inputs": {"dataset": f"{server.url}/rows"}})
+
+    assert told.code == 77
+    assert time.monotonic() - started < 5
+    one_truth(told)
+
+
+def interrupted(path: Path, *numbers: int, pause: float = 1.2) -> Callable[[Supervisor], None]:
+    """Signal this process once ``path`` is there, again and again."""
+
+    def send() -> None:
+        for number in numbers:
+            signal_when(path, number)
+            time.sleep(pause)
+
+    return lambda supervisor: threading.Thread(target=send, daemon=True).start()
+
+
+def test_a_second_signal_gives_up_the_checkpoint(tmp_path: Path):
+    """A6: a second or more after the first; within it the same finger on Ctrl-C counts once."""
+    begun, heard = tmp_path / "begun", tmp_path / "heard"
+    body = f"pathlib.Path({str(begun)!r}).write_text('x')\nfirst = hear()\n"
+    body += f"pathlib.Path({str(heard)!r}).write_text(json.dumps(first)); obey()"
+    told = supervise(
+        tmp_path, body,
+        meanwhile=interrupted(begun, signal.SIGINT, signal.SIGTERM, signal.SIGTERM, pause=0.6),
+    )  # fmt: skip
+
+    assert json.loads(heard.read_text()) == {"kind": "stop", "reason": "interrupted", "checkpoint": True}
+    assert (told.code, told.result["step"]) == (75, 0)
+    assert "stopping without a checkpoint" in told.console
+    one_truth(told)
+
+
+def test_a_rank_that_does_not_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """L4: killed with everything below it when the grace less its last two seconds is over: 75, and told why
+    nobody waited longer; what the grace was spent on is in the result.
+    """  # fmt: skip
+    monkeypatch.setenv("APP_TRAINER_GRACE_SECONDS", "3")
+    begun = tmp_path / "begun"
+    body = "child = subprocess.Popen(['sleep', '60'], start_new_session=True)\n"
+    body += f"pathlib.Path({str(begun)!r}).write_text(str(child.pid)); time.sleep(60)"
+    started = time.monotonic()
+    told = supervise(tmp_path, body, meanwhile=interrupted(begun, signal.SIGTERM))
+    stop = told.result["stop"]
+
+    assert time.monotonic() - started < 3.5
+    assert (told.code, stop["reason"], stop["grace_seconds"]) == (75, "interrupted", 3.0)
+    assert 0.9 < stop["seconds"]["checkpoint"] < 2.0
+    assert set(stop["seconds"]) == set(stop["share_of_grace"]) == {"checkpoint", "upload", "terminal", "kill"}
+    assert gone(int(begun.read_text()))
+    one_truth(told)
+
+
+ORPHAN = "subprocess.Popen(['sleep', '60'], start_new_session=True, stdout=subprocess.DEVNULL)"
+BEHIND = f"""
+child = subprocess.Popen(["sleep", "60"])
+apart = {ORPHAN}
+middle = subprocess.run([sys.executable, "-I", "-S", "-c", "import subprocess; print({ORPHAN}.pid)"],
+                        stdout=subprocess.PIPE)
+(folder / "left").write_text(" ".join(map(str, [child.pid, apart.pid, int(middle.stdout)])))
+"""
+
+
+@pytest.mark.parametrize("end", [SUM_UP, "os.kill(os.getpid(), 9)"])
+def test_nothing_outlives_the_supervisor(tmp_path: Path, end: str):
+    """A6: a child, one that left the session, and an orphan that did are gone when the end is told."""
+    told = supervise(tmp_path, BEHIND + end)
+    left = [int(word) for word in (tmp_path / "dir" / "attempts" / "1" / "left").read_text().split()]
+
+    assert len(left) == 3
+    assert [gone(pid, 0.0) for pid in left] == [True] * 3
+    one_truth(told)
