@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         LossTerms,
         Modules,
         Phase,
+        PhaseShapes,
         Snapshot,
         StepInfo,
         Stream,
@@ -44,7 +45,7 @@ _HOMES = {
     "streams": ("IterableStream", "StatefulStream"),
     "values": (
         "JSON", "Artifact", "Batch", "Dataset", "Examination", "Input", "LossTerms", "Modules", "Phase",
-        "Snapshot", "StepInfo", "Stream",
+        "PhaseShapes", "Snapshot", "StepInfo", "Stream",
     ),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
@@ -53,7 +54,7 @@ __all__ = [  # noqa: RUF022 - one list, kept in _HOMES
     "__version__", "Floor", "ModelRow", "Requirements", "WeightSource", "SupervisedTrainer", "Trainer",
     "BadData", "BadJob", "InputMissing", "TrainerError", "Run", "Hyperparameters", "setting", "Job",
     "load_job", "JSON", "Artifact", "Batch", "Dataset", "Examination", "Input", "LossTerms", "Modules",
-    "Phase", "Snapshot", "StepInfo", "Stream", "IterableStream", "StatefulStream",
+    "Phase", "PhaseShapes", "Snapshot", "StepInfo", "Stream", "IterableStream", "StatefulStream",
 ]  # fmt: skip
 
 

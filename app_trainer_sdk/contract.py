@@ -29,6 +29,7 @@ from app_trainer_sdk.values import (
     LossTerms,
     Modules,
     Phase,
+    PhaseShapes,
     Snapshot,
     StepInfo,
     Stream,
@@ -89,6 +90,14 @@ class Trainer(ABC):
         A finished phase is skipped when the job resumes.
         """
         return ()
+
+    def phase_shapes(self, run: Run) -> Mapping[str, PhaseShapes | None]:
+        """Optional hook: what phases hold on the device at their fullest, by name, so that it is planned for.
+
+        None for a phase that leaves the device alone. A phase that is not named is told as not predicted.
+        Called where there are no inputs, weights or results of earlier phases.
+        """
+        return {}
 
     @abstractmethod
     def begin(self, run: Run, saved: Snapshot | None) -> Any:

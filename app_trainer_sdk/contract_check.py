@@ -18,7 +18,7 @@ from app_trainer_sdk.values import Input
 NAME_PATTERN = re.compile(r"[a-z][a-z0-9_.-]{0,63}")
 
 #: Concrete methods of the bases that a trainer may override; all others are final.
-OPTIONAL_HOOKS = frozenset({"examine", "phases", "parameter_groups", "measure", "show"})
+OPTIONAL_HOOKS = frozenset({"examine", "phases", "phase_shapes", "parameter_groups", "measure", "show"})
 
 
 def check_trainer_class(cls: type, *, bases: Sequence[type]) -> None:
@@ -148,6 +148,8 @@ def _check_tables(cls: Any, methods: Sequence[str]) -> Iterator[str]:
     for name, described in cls.inputs.items():
         if not isinstance(described, Input):
             yield f"inputs[{name!r}] is {described!r}: use Input(description, required=...)"
+    if "phase_shapes" in vars(cls) and not cls.preparation:
+        yield 'phase_shapes tells of phases, and preparation names none: write preparation = ("encode",)'
     if cls.preparation and not _are_names(cls.preparation):
         yield f'preparation is {cls.preparation!r}: use a tuple of phase names, such as ("encode",)'
 

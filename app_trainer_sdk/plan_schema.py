@@ -70,9 +70,10 @@ class PredictionFacts(_Part):
     """The peak of two updates, an evaluation and an export."""
 
     peak_bytes: Bytes
-    peak_in: Phase
+    peak_in: str = Field(description="One of phases, or prepare and the name of a phase before training.")
     by_owner: dict[str, Bytes] = Field(description="At the fullest instant.")
     phases: dict[Phase, Bytes] = Field(description="The fullest instant of each; export is an upper bound.")
+    preparation: dict[str, Bytes] = Field(description="The fullest instant of each phase before training.")
     rounding_bytes: Bytes
     checkpoint_bytes: Bytes
     extrapolated: bool = Field(description="Whether the depth follows from two and three blocks.")
@@ -135,7 +136,7 @@ class PlanDocument(_Part):
     blocks: Bytes
     replicas: Annotated[int, Field(ge=1)]
     global_batch: Annotated[int, Field(ge=1)]
-    not_predicted: list[str] = Field(description="Phases before training, which may need memory of their own.")
+    not_predicted: list[str] = Field(description="Phases before training of which the trainer tells nothing.")
     cards: list[CardPlan]
     seconds: float
 

@@ -75,7 +75,8 @@ def _details(plan: Mapping[str, Any]) -> Iterator[str]:
     rows += [["needed", _gib(memory["needed_bytes"])], ["of", _gib(memory["available_bytes"])]]
     yield from _table(("what", "GiB"), rows, left=("what",))
     yield ""
-    phases = [[phase, _gib(count)] for phase, count in prediction["phases"].items()]
+    phases = [[f"prepare {phase}", _gib(count)] for phase, count in prediction["preparation"].items()]
+    phases += [[phase, _gib(count)] for phase, count in prediction["phases"].items()]
     yield from _table(("phase", "GiB"), phases, left=("phase",))
     yield ""
     told = [each for each in plan["considered"] if each["needed_bytes"] is not None]

@@ -62,6 +62,21 @@ class Phase:
 
 
 @dataclass(frozen=True)
+class PhaseShapes:
+    """What a preparation phase holds on the device at its fullest, told for planning: no weights, no data.
+
+    Attributes:
+        build: makes the phase's module in the precision it works in; called on torch's ``meta`` device.
+        batch: makes the largest batch the settings admit, tensors by name, as they lie on the device.
+        work: called with both; what it allocates is predicted. It should be what the phase itself calls.
+    """
+
+    build: Callable[[], nn.Module]
+    batch: Callable[[], Mapping[str, Tensor]]
+    work: Callable[[Any, Mapping[str, Tensor]], object]
+
+
+@dataclass(frozen=True)
 class Examination:
     """What reading the index of the data told.
 

@@ -8,7 +8,7 @@ and no rows are needed. This file must not know which configurations are worth a
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -79,7 +79,7 @@ def dry_run(trainer: SupervisedTrainer, run: Run, *, kind: str = "cpu", updates:
 def _dry_run(trainer: SupervisedTrainer, run: Run, account: Allocations, updates: int) -> Rehearsed:
     modules = build_shapes(trainer, run)
     fake = FakeTensorMode(allow_non_fake_inputs=True)
-    _give_memory(modules, fake)
+    give_memory((modules.root, *modules.frozen.values()), fake)
     batch = _without_data(trainer.largest_batch(run, run.settings.microbatch), fake)
     with account:
         _note_model(account, modules)
@@ -113,7 +113,7 @@ def _eager(run: Run) -> Run:
     return dataclasses.replace(run, settings=run.settings.model_copy(update={"torch_compile": False}))
 
 
-def _give_memory(modules: Modules, fake: FakeTensorMode) -> None:
+def give_memory(roots: Iterable[nn.Module], fake: FakeTensorMode) -> None:
     """Replace ``meta`` tensors by tensors without data that live on the CPU; what was tied stays tied."""
     known: dict[int, Tensor] = {}
 
@@ -126,7 +126,7 @@ def _give_memory(modules: Modules, fake: FakeTensorMode) -> None:
             known[id(tensor)] = made
         return known[id(tensor)]
 
-    for root in (modules.root, *modules.frozen.values()):
+    for root in roots:
         for module in root.modules():
             for table in (module._parameters, module._buffers, vars(module)):
                 for name, value in table.items():

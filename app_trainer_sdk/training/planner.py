@@ -35,6 +35,7 @@ from app_trainer_sdk.planning.resolve import resolve_plan
 from app_trainer_sdk.registry import find_trainer
 from app_trainer_sdk.training.device import DTYPES
 from app_trainer_sdk.training.dry_run import Size, build_shapes
+from app_trainer_sdk.training.phase_rehearsal import shapes_of
 from app_trainer_sdk.training.predict import Prediction, predict
 from app_trainer_sdk.training.ways import MARGIN, Ways
 from app_trainer_sdk.values import JSON
@@ -85,8 +86,12 @@ class Planner:
             "trainer": plan.trainer, "trainer_version": plan.trainer_version, "model": plan.model,
             "method": plan.method, "parameters": self.size.parameters,
             "trained_parameters": self.size.trained, "blocks": self.size.blocks, "replicas": self._replicas,
-            "global_batch": plan.examples_per_update, "not_predicted": list(self._trainer.preparation),
+            "global_batch": plan.examples_per_update, "not_predicted": self._not_predicted(plan),
         }  # fmt: skip
+
+    def _not_predicted(self, plan: Plan) -> list[str]:
+        told = shapes_of(self._trainer, self._run(plan))
+        return [name for name in self._trainer.preparation if name not in told]
 
     def on(self, card: Card) -> dict[str, Any]:
         """The plan for one card."""
@@ -108,11 +113,17 @@ class Planner:
         return answer
 
     def inference(self, card: Card) -> dict[str, Any]:
-        """The terms of one forward pass over the longest row with what training makes."""
+        """The terms of one forward pass over the longest row with what training makes.
+
+        What the phases before training build lies beside it: a head needs its backbone to answer.
+        """
         plan = self._plan(card, self._asked)
-        run = self._run(plan, Candidate(1, 1, False, False, plan.precision))
-        prediction = predict(self._trainer, run, kind="cuda", size=self.size, updates=0)
-        return {"precision": plan.precision, "memory": self._terms(prediction, card)}
+        way = Candidate(1, 1, False, False, plan.precision)
+        prediction = predict(self._trainer, self._run(plan, way), kind="cuda", size=self.size, updates=0)
+        phases = self._ways.preparation(way)
+        beside = max(phases, key=lambda name: phases[name].total, default="")
+        memory = self._terms(prediction.beside(phases[beside]) if beside else prediction, card)
+        return {"precision": plan.precision, "beside": beside, "memory": memory}
 
     def _choose(
         self, card: Card, settings: Hyperparameters, plan: Plan

@@ -68,7 +68,8 @@ def model_floors(trainer: type[Trainer], model: str, methods: Sequence[str] | No
     chosen = trainer.methods if methods is None else methods
     floors = {method: _floor(trainer, model, method) for method in chosen}
     told = _planner(floor_job(trainer, model, trainer.methods[0])).inference(FLOOR_CARD)
-    settings = {"pass": "forward over one longest row"}
+    beside = f", beside the phase {told['beside']}" if told["beside"] else ""
+    settings = {"pass": f"forward over one longest row{beside}"}
     return {**floors, "inference": floor_document(told["memory"], told["precision"], settings=settings)}
 
 
@@ -82,7 +83,8 @@ def _floor(trainer: type[Trainer], model: str, method: str) -> dict[str, Any]:
         for small in (False, True)
     ]
     best = min(ways, key=lambda way: way["memory"]["needed_bytes"])
-    return floor_document(best["memory"], best["precision"], settings=best["chosen"])
+    knobs = {name: value for name, value in best["chosen"].items() if name != "mixed_precision"}
+    return floor_document(best["memory"], best["precision"], settings=knobs)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 GRADE = "predicted, CPU kernels"
 #: The phases a peak is told for, in the order they happen.
 PHASES = ("load", "forward", "backward", "step", "evaluate", "export")
+#: What a preparation phase's name has before it, beside those.
+PREPARE = "prepare "
 #: A model of at most this many blocks is rehearsed whole.
 WHOLE = 4
 
@@ -53,6 +55,16 @@ class Prediction:
         """Whether the depth follows from two and three blocks."""
         return len(self.rehearsed) > 1
 
+    def after(self, preparation: Mapping[str, Held]) -> Prediction:
+        """The same with the preparation phases that come before, by their names."""
+        before = {PREPARE + name: held for name, held in preparation.items()}
+        return dataclasses.replace(self, phases={**before, **self.phases})
+
+    def beside(self, there: Held) -> Prediction:
+        """The same with something else there all the while."""
+        phases = {name: _summed([(1, held), (1, there)]) for name, held in self.phases.items()}
+        return dataclasses.replace(self, phases=phases)
+
     @property
     def at(self) -> str:
         """The phase that holds most."""
@@ -69,6 +81,10 @@ class Prediction:
             "peak_bytes": self.peak.total, "peak_in": self.at,
             "by_owner": {owner: count for owner, count in self.peak.by_owner.items() if count},
             "phases": {name: self.phases[name].total for name in PHASES if name in self.phases},
+            "preparation": {
+                name.removeprefix(PREPARE): held.total
+                for name, held in self.phases.items() if name.startswith(PREPARE)
+            },
             "rounding_bytes": self.peak.rounding, "checkpoint_bytes": self.snapshot_bytes,
             "extrapolated": self.extrapolated,
             "residual": None if self.residual is None else round(self.residual, 6), "grade": GRADE,

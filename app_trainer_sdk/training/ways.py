@@ -8,17 +8,21 @@ fitting, and whatever fits was rehearsed. This file must not know cards, or whic
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, TypeVar
 
 from app_trainer_sdk.choice import Candidate
 from app_trainer_sdk.errors import InternalError, TrainerError
+from app_trainer_sdk.training.allocations import Held
+from app_trainer_sdk.training.phase_rehearsal import rehearse_phases
 from app_trainer_sdk.training.predict import Prediction, combined, predict, with_residual
 
 if TYPE_CHECKING:
     from app_trainer_sdk.contract import SupervisedTrainer
     from app_trainer_sdk.handle import Run
     from app_trainer_sdk.training.dry_run import Size
+
+T = TypeVar("T")
 
 #: What the line says is believed where it is more than this share above what there is.
 MARGIN = 0.02
@@ -36,6 +40,7 @@ class Ways:
     def __init__(self, trainer: SupervisedTrainer, size: Size, run: Callable[[Candidate], Run]) -> None:
         self._trainer, self._size, self._run = trainer, size, run
         self._known: dict[Candidate, Prediction] = {}
+        self._phases: dict[str, Mapping[str, Held]] = {}
 
     def predict(self, way: Candidate) -> Prediction:
         """What a way holds: known, composed of ways that are, or rehearsed now.
@@ -44,7 +49,7 @@ class Ways:
             InternalError: the trainer needs data where there is none.
         """
         if way not in self._known:
-            self._known[way] = self._composed(way) or self._rehearsed(way)
+            self._known[way] = (self._composed(way) or self._rehearsed(way)).after(self.preparation(way))
         return self._known[way]
 
     def estimate(self, way: Candidate) -> Prediction | None:
@@ -63,7 +68,17 @@ class Ways:
             return None
         low, high = max(below, key=_rows), min(above, key=_rows)
         share = (way.microbatch - low.microbatch) / (high.microbatch - low.microbatch)
-        return combined([(1 - share, self._known[low]), (share, self._known[high])])
+        estimated = combined([(1 - share, self._known[low]), (share, self._known[high])])
+        return None if estimated is None else estimated.after(self.preparation(way))
+
+    def preparation(self, way: Candidate) -> Mapping[str, Held]:
+        """What the phases before training hold, by name; a way's precision is all that moves it."""
+        precision = way.mixed_precision
+        if precision not in self._phases:
+            self._phases[precision] = self._without_data(
+                lambda: rehearse_phases(self._trainer, self._run(way), kind="cuda")
+            )
+        return self._phases[precision]
 
     def is_known(self, way: Candidate) -> bool:
         """Whether its prediction needs no estimate."""
@@ -90,14 +105,17 @@ class Ways:
         return None
 
     def _rehearsed(self, way: Candidate) -> Prediction:
+        return self._without_data(lambda: predict(self._trainer, self._run(way), kind="cuda", size=self._size))
+
+    def _without_data(self, rehearse: Callable[[], T]) -> T:
         try:
-            return predict(self._trainer, self._run(way), kind="cuda", size=self._size)
+            return rehearse()
         except TrainerError:
             raise
         except Exception as error:
             raise InternalError(
                 f"{self._trainer.name} cannot be rehearsed without data: {type(error).__name__}: {error}",
-                expected="build_model(weights=False), largest_batch and loss to work on shapes alone",
+                expected="build_model(weights=False), largest_batch, loss, phase_shapes to need shapes alone",
             ) from error
         finally:
             gc.collect()  # a rehearsal leaves cycles behind, with which the process would grow

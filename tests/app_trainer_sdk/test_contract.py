@@ -45,6 +45,7 @@ def test_parameters_are_frozen():
     assert bare == {
         "examine": ["self", "run"],
         "phases": ["self", "run"],
+        "phase_shapes": ["self", "run"],
         "begin": ["self", "run", "saved"],
         "training_steps": ["self", "run", "state"],
         "snapshot": ["self", "state"],

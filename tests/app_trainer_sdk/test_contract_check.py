@@ -71,14 +71,15 @@ def test_optional_hooks_may_be_written():
 
     def examine(self, run): ...
     def phases(self, run): ...
+    def phase_shapes(self, run): ...
     def parameter_groups(self, run, modules): ...
     def measure(self, modules, batch, random): ...
     def show(self, run, batch): ...
 
-    hooks = [examine, phases, parameter_groups, measure, show]
+    hooks = [examine, phases, phase_shapes, parameter_groups, measure, show]
 
     assert {hook.__name__ for hook in hooks} == OPTIONAL_HOOKS
-    trainer = supervised(**{hook.__name__: hook for hook in hooks})
+    trainer = supervised(preparation=("encode",), **{hook.__name__: hook for hook in hooks})
 
     assert all(getattr(trainer, hook.__name__) is hook for hook in hooks)
 
@@ -357,6 +358,15 @@ def test_an_attribute_of_the_wrong_kind_is_refused_with_its_fix(attribute, value
     body = _complete_body() | {attribute: value}
     with pytest.raises(TypeError, match=sentence):
         type("Written", (SupervisedTrainer,), body)
+
+
+def test_telling_of_phases_without_having_any_is_refused():
+    """The names are checked when a plan asks; that there are none is seen at once."""
+
+    def phase_shapes(self, run): ...
+
+    with pytest.raises(TypeError, match="preparation names none"):
+        type("Written", (SupervisedTrainer,), _complete_body() | {"phase_shapes": phase_shapes})
 
 
 def _complete_body():

@@ -6,7 +6,7 @@ no gradient is ever recorded. It must not know classes, heads or splits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from app_trainer_sdk.errors import BadData
 from app_trainer_sdk.handle import Run
-from app_trainer_sdk.values import JSON
+from app_trainer_sdk.values import JSON, PhaseShapes
 from trainer_images.feature_head import minilm, resnet
 from trainer_images.feature_head.rows import file_digest
 from trainer_images.feature_head.weights import weights_file
@@ -41,15 +41,22 @@ class Extractor:
         self._prepare = prepare
         self._device, self._dtype = device, dtype
 
-    @torch.inference_mode()
     def __call__(self, contents: Sequence[str | Path]) -> tuple[Tensor, list[str]]:
         """Features (rows, features) in fp32 on the CPU, and for each row why it has none, or nothing."""
         tensors, problems = self._prepare(contents)
-        moved = {
-            name: each.to(self._device, self._dtype if each.is_floating_point() else None)
-            for name, each in tensors.items()
-        }
-        return self.module(**moved).float().cpu(), problems
+        return features_of(self.module, tensors, self._device, self._dtype), problems
+
+
+@torch.inference_mode()
+def features_of(
+    module: nn.Module, tensors: Mapping[str, Tensor], device: torch.device, dtype: torch.dtype
+) -> Tensor:
+    """One batch through the backbone: (rows, features) in fp32 on the CPU."""
+    moved = {
+        name: each.to(device, dtype if each.is_floating_point() else None) for name, each in tensors.items()
+    }
+    features: Tensor = module(**moved).float().cpu()
+    return features
 
 
 def load_extractor(run: Run) -> Extractor:
@@ -69,6 +76,21 @@ def load_extractor(run: Run) -> Extractor:
         ) from None  # fmt: skip
     device = run.device or torch.device("cpu")
     return Extractor(module, kind.preparer(run), device=device, dtype=run.dtype or torch.float32)
+
+
+def shapes(run: Run) -> PhaseShapes:
+    """The backbone without weights, and the largest batch of the extraction, for planning."""
+    kind, rows = KINDS[run.model.architecture["kind"]], run.settings.extraction_batch
+    dtype = run.dtype or torch.float32
+
+    def batch() -> dict[str, Tensor]:
+        largest: dict[str, Tensor] = kind.largest_batch(run, rows)
+        return {name: each.to(dtype) if each.is_floating_point() else each for name, each in largest.items()}
+
+    def work(module: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:
+        return features_of(module, tensors, run.device or torch.device("cpu"), dtype)
+
+    return PhaseShapes(build=lambda: kind.build(run).to(dtype).eval(), batch=batch, work=work)
 
 
 def preprocessing(run: Run) -> dict[str, JSON]:

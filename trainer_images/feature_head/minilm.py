@@ -71,6 +71,12 @@ def preparer(run: Run) -> Prepare:
     return prepare
 
 
+def largest_batch(run: Run, rows: int) -> dict[str, Tensor]:
+    """``rows`` texts of the longest kind."""
+    ids = torch.zeros(rows, run.settings.max_length, dtype=torch.long)
+    return {"ids": ids, "mask": torch.ones_like(ids)}
+
+
 def tokenizer_file(run: Run) -> Path:
     """The tokenizer beside the weights."""
     path = run.weights["base"]

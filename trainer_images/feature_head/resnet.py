@@ -101,6 +101,12 @@ def preparer(run: Run) -> Prepare:
     return prepare
 
 
+def largest_batch(run: Run, rows: int) -> dict[str, Tensor]:
+    """``rows`` pictures; all are equally heavy."""
+    size = run.model.architecture["preprocessing"]["size"]
+    return {"pixels": torch.zeros(rows, size, size, 3).permute(0, 3, 1, 2)}
+
+
 def _decode(path: Path, wanted: Mapping[str, Any]) -> numpy.ndarray | str:
     """Pixels (size, size, 3) as the backbone wants them, or why there are none."""
     content = path.read_bytes()  # a file that is gone is an error of its own, not a corrupt picture

@@ -23,6 +23,7 @@ from app_trainer_sdk.values import (
     LossTerms,
     Modules,
     Phase,
+    PhaseShapes,
     Snapshot,
 )
 from trainer_images.feature_head.hyperparameters import FeatureHeadHyperparameters
@@ -70,6 +71,12 @@ class FeatureHeadTrainer(SupervisedTrainer):
         from trainer_images.feature_head import features, weights
 
         return [*weights.phases(run), *features.phases(run)]
+
+    def phase_shapes(self, run: Run) -> Mapping[str, PhaseShapes | None]:
+        """The frozen backbone over its largest batch; converting weights leaves the device alone."""
+        from trainer_images.feature_head import backbone
+
+        return {"weights": None, "features": backbone.shapes(run)}
 
     def build_model(self, run: Run, *, weights: bool) -> Modules:
         """The head alone."""

@@ -23,6 +23,7 @@ from app_trainer_sdk.values import (
     LossTerms,
     Modules,
     Phase,
+    PhaseShapes,
     Snapshot,
 )
 from trainer_images.text.hyperparameters import TextHyperparameters
@@ -70,6 +71,10 @@ class TextTrainer(SupervisedTrainer):
         from trainer_images.text import tokens, weights
 
         return [*weights.phases(run), *tokens.phases(run)]
+
+    def phase_shapes(self, run: Run) -> Mapping[str, PhaseShapes | None]:
+        """Both phases leave the device alone."""
+        return dict.fromkeys(self.preparation)
 
     def build_model(self, run: Run, *, weights: bool) -> Modules:
         """The causal language model, with LoRA layers when the method is ``lora``."""
