@@ -49,6 +49,11 @@ class Microbatch:
     first: int
     rows: int
 
+    @property
+    def size(self) -> int:
+        """What its memory grows with: elements of its tensors, or rows where there are none."""
+        return sum(each.numel() for each in self.batch.tensors.values()) or self.rows
+
 
 @dataclass(frozen=True)
 class LoadedWindow:
@@ -72,6 +77,11 @@ class LoadedWindow:
     def units(self) -> float:
         """Units of this rank's share."""
         return float(sum(each.batch.units for each in self.microbatches))
+
+    @property
+    def last_size(self) -> int:
+        """Size of this rank's last microbatch; 0 without one."""
+        return self.microbatches[-1].size if self.microbatches else 0
 
     @property
     def empty(self) -> int:

@@ -128,7 +128,7 @@ def described_inputs(window: LoadedWindow) -> dict[str, JSON]:
     """The largest microbatch of a window: rows, units and the shapes of its tensors."""
     if not window.microbatches:
         return {}
-    largest = max(window.microbatches, key=lambda each: sum(t.numel() for t in each.batch.tensors.values()))
+    largest = max(window.microbatches, key=lambda each: each.size)
     return described(largest.batch, largest.rows)
 
 

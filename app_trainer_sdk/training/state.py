@@ -73,6 +73,7 @@ class SupervisedState:
     replica: Replica | None = None
     place: Place | None = None
     counters: Counters = field(default_factory=Counters)
+    largest: int = 0  # size of the largest microbatch whose backward this process has made
     measured_rows: int = 0  # most rows an evaluation measures at once since memory ran out in it; 0 for all
 
     def use_microbatch(self, rows: int) -> None:

@@ -95,8 +95,9 @@ def _accumulate(
     """
     replica, first = state.replica, state.counters.updates == 0
     sums = _Sums()
-    # Once memory ran out no backward exchanges gradients any more: one that fails half-way cannot be repeated.
-    careful = first or state.counters.out_of_memory > 0
+    # A backward that exchanges gradients and fails half-way cannot be repeated: none does so once memory ran
+    # out, nor one of a microbatch larger than all that fitted so far.
+    careful = first or state.counters.out_of_memory > 0 or window.last_size > state.largest
     overlaps = replica is not None and not careful and replica.overlaps(window.microbatches, first=first)
     shortage = None
     try:
@@ -146,6 +147,7 @@ def _add_up(
                     sums.carried = share
                 else:
                     _go_backward(state, share)
+                    state.largest = max(state.largest, microbatch.size)
         del terms, share
 
 

@@ -28,7 +28,7 @@ from app_trainer_sdk.training.checkpoint import CheckpointStore, load_checkpoint
 from app_trainer_sdk.training.drive import Desk, Drive
 from app_trainer_sdk.training.meeting import ending
 from app_trainer_sdk.training.team import Agreement, Team, nobody_asked
-from app_trainer_sdk.values import LossTerms
+from app_trainer_sdk.values import Batch, LossTerms
 
 PLAIN = {
     "schedule": "linear", "warmup_updates": 3, "learning_rate": 0.05, "evaluate_every": 0, "weight_decay": 0.0,
@@ -142,6 +142,36 @@ def short_of_memory() -> Any:
         return squares(modules, values, random)
 
     return make_trainer(lambda run: Net(), loss, ROWS, validation=ROWS[:7])
+
+
+class Short(torch.autograd.Function):
+    """The identity, whose backward does not fit into memory."""
+
+    @staticmethod
+    def forward(context: Any, values: torch.Tensor) -> torch.Tensor:
+        return values.clone()
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> torch.Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+def short_backward() -> Any:
+    """A backward over more than four rows runs out of memory where row 37 makes them long."""
+
+    def collate(self: Any, run: Any, items: Any) -> Batch:
+        values = [value for _, value in items]
+        length = 9 if 37.0 in values else 1
+        host = {"ids": [index for index, _ in items], "values": values}
+        return Batch({"long": torch.zeros(len(values), length)}, units=len(values), host=host)
+
+    def loss(modules: Any, values: list[float], random: Any) -> LossTerms:
+        terms = squares(modules, values, random)
+        if 37.0 in values and len(values) > 4 and torch.is_grad_enabled():
+            return dataclasses.replace(terms, sum=Short.apply(terms.sum))
+        return terms
+
+    return make_trainer(lambda run: Net(), loss, ROWS, validation=ROWS[:7], collate=collate)
 
 
 def short_elsewhere() -> Any:
@@ -320,6 +350,17 @@ def test_memory_that_runs_out_on_one_rank(tmp_path: Path, accumulation: int):
     assert two["counters"]["microbatch"] == 2
     assert two["counters"]["out_of_memory"] == 3 - accumulation
     assert two["evaluated"] == pytest.approx(one["evaluated"], rel=1e-4)
+
+
+def test_memory_that_runs_out_in_a_backward(tmp_path: Path):
+    """E: rows longer than any before go backward alone, so that nobody waits in vain when they fail."""
+    options = {"global_batch": 16, "updates": 6}
+    one = updates(tmp_path / "plain", plain, 1, **options)
+    two = updates(tmp_path / "short", short_backward, 2, **options)
+
+    assert two["ids"] == one["ids"]
+    assert two["losses"] == pytest.approx(one["losses"], rel=1e-4)
+    assert (two["counters"]["microbatch"], two["counters"]["out_of_memory"]) == (4, 1)
 
 
 def test_memory_that_runs_out_in_a_step_on_one_rank(tmp_path: Path):
