@@ -21,6 +21,7 @@ VERBS = {
     "preflight": ("preflight.command", "tell whether this machine can run a job, before any download"),
     "pilot": ("pilot", "measure one complete pass of everything a job does, before a long run"),
     "run": ("run", "run a job, or go on with it"),
+    "schema": ("schemas.command", "print the JSON Schema of job, describe, plan, event, result or manifest"),
     "listen": ("listener.command", "be the control plane on your desk: hear events, answer wrongly on demand"),
     "events": ("callbacks.flush", "send the events of a job that nobody heard yet"),
     "mirror": ("transfers.mirror_command", "write the list of weights that a mirror has, or verify a mirror"),

@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from app_trainer_sdk.console import Console
 from app_trainer_sdk.errors import ExitCode
 from app_trainer_sdk.run import main
+from app_trainer_sdk.schemas.command import schema_of
 from app_trainer_sdk.supervisor import run_job
 from app_trainer_sdk.training.order import Order
 
@@ -425,6 +427,22 @@ def test_the_same_command_goes_on_to_the_same_end(
     assert all(event == said[event["id"]] for event in heard)
     unheard = [said[name]["type"] for name in said.keys() - {event["id"] for event in heard}]
     assert set(unheard) <= {"job.progress"}
+
+
+def test_everything_published_is_as_its_schema_says(finished: Any, interrupted: tuple[Any, str]):
+    """An independent validator reads every event, job, result and manifest of real runs, one cut short."""
+    for toy in (finished, interrupted[0]):
+        folder = toy.directory
+        for name in ("job", "result", "manifest"):
+            validate(name, json.loads((folder / f"{name}.json").read_text()))
+        for attempt in (folder / "attempts").iterdir():
+            for line in (attempt / "events.jsonl").read_text().splitlines():
+                validate("event", json.loads(line))
+
+
+def validate(name: str, document: Any) -> None:
+    """Raise where a document is not as its published schema says."""
+    Draft202012Validator(schema_of(name)).validate(document)
 
 
 def test_the_finished_report_is_for_people(finished: Any):
