@@ -26,8 +26,8 @@ SAID: list[dict[str, Any]] = [
     {"kind": "phase_end", "phase": "train", "verdict": "v", "survivors": [], "seconds": 0.1},
     {
         "kind": "progress", "step": 3, "total": 9, "updates_per_second": 0.0, "eta_seconds": None,
-        "seconds": 0.1, "data_seconds": None, "metrics": {"loss": math.nan, "learning_rate": 1e-4}, "nonfinite": ["loss"],
-        "spreads": {"loss": SPREAD},
+        "seconds": 0.1, "data_seconds": None, "metrics": {"loss": math.nan, "learning_rate": 1e-4},
+        "nonfinite": ["loss"], "spreads": {"loss": SPREAD},
     },
     {"kind": "recovered", "step": 3, "microbatch": 8, "next": 4, "error": "CUDA", "inputs": {"x": [8, 3]}},
     {"kind": "evaluation", "step": 3, "split": "validation", "seconds": 1.0, "loss": math.inf, "error": 0.5},
