@@ -59,6 +59,11 @@ class JobDirectory:
         return self.root / "manifest.json"
 
     @property
+    def pilot(self) -> Path:
+        """What the job's pilot measured."""
+        return self.root / "pilot" / "pilot.json"
+
+    @property
     def inputs(self) -> Path:
         """Downloaded inputs."""
         return self.root / "inputs"

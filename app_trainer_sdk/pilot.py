@@ -20,12 +20,11 @@ from app_trainer_sdk.job import check_job, load_job
 from app_trainer_sdk.paths import JobDirectory
 from app_trainer_sdk.pilot_page import pilot_page
 from app_trainer_sdk.pilot_verdict import estimate, verdict
-from app_trainer_sdk.planning.fit import cards_to_plan_for
+from app_trainer_sdk.planning.fit import Foresight, cards_to_plan_for
 from app_trainer_sdk.registry import find_trainer
 from app_trainer_sdk.run import job_parser, require_gpu
 from app_trainer_sdk.supervisor import Supervisor
 
-FOLDER = "pilot"
 PROGRAM = (sys.executable, "-m", "app_trainer_sdk.training.pilot")
 
 
@@ -52,13 +51,19 @@ def pilot_job(job_file: Path, directory: Path, *, console: Console, ranks: int =
         job = load_job(job_file)
         trainer = find_trainer(job.trainer)
         check_job(job, trainer)
-        layout = JobDirectory(directory.resolve() / FOLDER)
+        layout = JobDirectory(JobDirectory(directory.resolve()).pilot.parent)
         make_folder(layout.root)
         with alone_in(layout.root):
             for leftover in layout.root.iterdir():
                 remove_tree(leftover) if leftover.is_dir() else leftover.unlink()
             supervisor = Supervisor(
-                job, layout, console, NoSink(), ranks=ranks, program=PROGRAM, cards=cards_to_plan_for(gpu)
+                job,
+                layout,
+                console,
+                NoSink(),
+                ranks=ranks,
+                program=PROGRAM,
+                foresight=Foresight(cards_to_plan_for(gpu)),
             )
             code = supervisor.run()
             return code if code else _tell(layout, console)
@@ -75,7 +80,7 @@ def judged(measured: Mapping[str, Any]) -> dict[str, Any]:
 
 def _tell(layout: JobDirectory, console: Console) -> ExitCode:
     document = judged(read_json(layout.result)["pilot"])
-    write_json(layout.root / "pilot.json", document)
+    write_json(layout.root / JobDirectory(layout.root).pilot.name, document)
     page = pilot_page(document)
     write_atomic(layout.root / "pilot.md", page.encode())
     console.lines(page.splitlines())

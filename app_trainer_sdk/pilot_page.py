@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from app_trainer_sdk.console import seconds_text
+from app_trainer_sdk.tradeoffs import CompileTimes, choose_compile
 
 MIB = 1 << 20
 
@@ -55,6 +56,7 @@ def _cost(document: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield f"The whole run, without downloads: about {seconds_text(document['estimate']['total'])}."
     yield ""
+    yield from _compile(document)
 
 
 def _phases(document: Mapping[str, Any]) -> Iterator[str]:
@@ -68,7 +70,7 @@ def _phases(document: Mapping[str, Any]) -> Iterator[str]:
         after = row["after"] or {}
         memory = (after.get("allocated", 0), after.get("reserved", 0), row["peak"], after.get("driver", 0))
         cells = [row.get("rank", 0), row["phase"], f"{row['seconds']:.1f}"]
-        cells += [f"{value // MIB:,}" for value in (*memory, after.get("resident", 0))]
+        cells += [_mib(value) for value in (*memory, after.get("resident", 0))]
         verdict = (row["verdict"] + (", reused" if row["reused"] else "")).replace("|", "\\|")
         yield "| " + " | ".join(map(str, cells)) + f" | {verdict} |"
     yield ""
@@ -78,8 +80,9 @@ def _phases(document: Mapping[str, Any]) -> Iterator[str]:
         yield ""
     elif predicted:
         yield (
-            f"Predicted peak of an update: {predicted['peak_bytes'] // MIB:,} MiB ({predicted['grade']}); "
-            f"measured {predicted['measured_bytes'] // MIB:,} MiB, {predicted['ratio']:.2f} times that."
+            f"Predicted peak of an update: {_mib(predicted['rehearsed_bytes'])} MiB ({predicted['grade']}); "
+            f"measured {_mib(predicted['measured_bytes'])} MiB, {predicted['ratio']:.2f} times that. "
+            "The next plan of this job on a card uses it where this was measured on one."
         )
         yield ""
 
@@ -89,7 +92,7 @@ def _restore(document: Mapping[str, Any]) -> Iterator[str]:
     yield "## Saved and restored"
     yield ""
     yield (
-        f"A checkpoint has {checkpoint['bytes'] // MIB:,} MiB; training waits "
+        f"A checkpoint has {_mib(checkpoint['bytes'])} MiB; training waits "
         f"{checkpoint['stall_seconds']:.2g} s for it, it is on disk after {checkpoint['write_seconds']:.2g} s."
     )
     same = "bit-equal" if not restore["different"] else f"{len(restore['different'])} of them differ"
@@ -124,6 +127,24 @@ def _data(document: Mapping[str, Any]) -> Iterator[str]:
         for row in document["shown"]:
             yield f"* `{json.dumps(row, ensure_ascii=False)[:600]}`"
         yield ""
+
+
+def _compile(document: Mapping[str, Any]) -> Iterator[str]:
+    told = document.get("compile")
+    if not told:
+        return
+    if "failed" in told:
+        yield f"Compiling failed: {told['failed']}"
+    else:
+        _, why = choose_compile(CompileTimes(**told, source="this pilot"), document["run"]["updates"])
+        yield f"Compiling: {why}."
+    yield ""
+
+
+def _mib(count: int) -> str:
+    """MiB with three digits at least: a toy's memory is no zero."""
+    value = count / MIB
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _metrics(values: Mapping[str, float | None]) -> str:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from app_trainer_sdk.tradeoffs import CompileTimes, choose_compile
+
 PILOT_SCHEMA = "app.trainer.pilot/v1"
 
 #: A handful of rows, trained on again and again, must lower their own loss at least to this share.
@@ -92,6 +94,11 @@ def _advice(measured: Mapping[str, Any]) -> Iterator[str]:
     peak = max((row["peak"] for row in measured["phases"]), default=0)
     if card and peak < IDLE_SHARE * card:
         yield f"microbatch: the peak is {peak / card:.0%} of the card, larger microbatches may be faster"
+    compiled = measured.get("compile")
+    if compiled and "failed" not in compiled:
+        pays, why = choose_compile(CompileTimes(**compiled, source="this pilot"), measured["run"]["updates"])
+        if pays:
+            yield f"torch_compile: {why}"
     for name, knob in (("checkpoints", "checkpoint_every"), ("evaluations", "evaluate_every")):
         share = parts.get(name, 0.0) / max(parts["total"], 1e-9)
         if share > SAVE_SHARE:

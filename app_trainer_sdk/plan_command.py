@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,8 @@ from app_trainer_sdk.errors import BadJob, ExitCode, Problem, TrainerError
 from app_trainer_sdk.files import read_json, write_json
 from app_trainer_sdk.gpus import CARDS, Card, find_card
 from app_trainer_sdk.job import Job, check_job, load_job
+from app_trainer_sdk.paths import PREFIX
+from app_trainer_sdk.planning.measured import Measured, find_measured
 from app_trainer_sdk.planning.process import GRADE, ask
 from app_trainer_sdk.registry import find_trainer
 
@@ -40,9 +43,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         cards = [find_card(word) for word in chosen.gpu] or list(CARDS)
         prices = read_prices(chosen.prices, chosen.price, cards)
         job = load_job(chosen.job)
-        check_job(job, find_trainer(job.trainer))
+        trainer = find_trainer(job.trainer)
+        check_job(job, trainer)
+        measured, why_not = find_measured(chosen.pilot, chosen.job_dir, job, trainer)
+        sys.stderr.write(why_not and f"plan: the pilot is not used: {why_not}\n")
         sys.stderr.write(_work_line(job, cards))
-        document = plan_document(job, cards, replicas=chosen.ranks, prices=prices)
+        document = plan_document(job, cards, replicas=chosen.ranks, prices=prices, measured=measured)
     except TrainerError as error:
         sys.stderr.write(f"plan: {error}\n")
         return int(error.code)
@@ -58,8 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def plan_document(
-    job: Job, cards: Sequence[Card], *, replicas: int = 1, prices: Mapping[str, float] | None = None
-) -> dict[str, Any]:
+    job: Job, cards: Sequence[Card], *, replicas: int = 1, prices: Mapping[str, float] | None = None,
+    measured: Measured | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """The plan of ``job`` on ``cards``, as JSON.
 
     Raises:
@@ -71,11 +78,15 @@ def plan_document(
         "replicas": replicas,
         "cards": [dataclasses.asdict(each) for each in cards],
     }
+    if measured is not None:
+        request["measured"] = dataclasses.asdict(measured)
     found = ask(request)
     for plan in found["cards"]:
         plan["price_per_hour"] = (prices or {}).get(plan["card"]["name"])
     fits = any(plan["fits"] for plan in found["cards"])
-    return {"schema": SCHEMA, "sdk_version": __version__, "grade": GRADE, "fits": fits, **found}
+    pilot = None if measured is None else {"source": measured.source, "device": measured.device["name"]}
+    head = {"schema": SCHEMA, "sdk_version": __version__, "grade": GRADE, "fits": fits}
+    return {**head, **found, "pilot": pilot}
 
 
 def with_choice(job: Job, plan: Mapping[str, Any]) -> dict[str, Any]:
@@ -140,6 +151,15 @@ def _parser() -> argparse.ArgumentParser:
         "--gpu", action="append", default=[], metavar="CARD",
         help="a card such as H200, A100-80 or 24GiB; may be repeated; all of the catalog when left out",
     )  # fmt: skip
+    parser.add_argument(
+        "--pilot", type=Path, metavar="FILE", help="pilot.json of the job, whose numbers are used"
+    )
+    parser.add_argument(
+        "--job-dir",
+        type=Path,
+        default=os.environ.get(PREFIX + "JOB_DIR"),
+        help="the job's directory: its pilot",
+    )
     parser.add_argument("--ranks", type=int, default=1, help="cards that train together (1)")
     parser.add_argument("--price", action="append", default=[], metavar="CARD=NUMBER", help="price of an hour")
     parser.add_argument("--prices", type=Path, help="JSON object of prices an hour by card")

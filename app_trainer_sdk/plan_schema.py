@@ -59,9 +59,10 @@ class MemoryTerms(_Part):
     rounding_bytes: Bytes = Field(description="Predicted: the allocator hands out multiples of 512.")
     exchange_bytes: Bytes = Field(description="Predicted: DDP's copy of the gradients, with several ranks.")
     library_bytes: Bytes = Field(description="Declared: cuBLAS's workspace.")
+    correction_bytes: int = Field(description="Measured: what a pilot held beyond what is predicted for it.")
     context_bytes: Bytes = Field(description="Declared: the driver's context and loaded kernels.")
     headroom_bytes: Bytes = Field(description="Declared: the allocator's gaps.")
-    needed_bytes: Bytes = Field(description="The sum of the six.")
+    needed_bytes: Bytes = Field(description="The sum of the seven.")
     available_bytes: Bytes
     left_bytes: int = Field(description="Negative where it does not fit.")
 
@@ -103,6 +104,20 @@ class Nearest(_Part):
     card: str | None = Field(description="The smallest larger card that fits the job as it is.")
 
 
+class UpdateSeconds(_Part):
+    """What an update takes."""
+
+    seconds: float
+    grade: str
+
+
+class PilotFacts(_Part):
+    """The pilot that was used."""
+
+    source: str
+    device: str
+
+
 class CardPlan(_Part):
     """The plan for one card."""
 
@@ -115,6 +130,8 @@ class CardPlan(_Part):
     prediction: PredictionFacts
     considered: list[ConsideredWay] = Field(description="In the order of preference, up to the one chosen.")
     settings: dict[str, KnobFacts]
+    grade: str = Field(description="How the memory is known.")
+    update_seconds: UpdateSeconds | None = Field(description="Only where a pilot ran on such a card.")
     price_per_hour: float | None = Field(description="As the caller said; none is known here.")
     sharding: Sharding | None = Field(None, description="Only where it does not fit.")
     nearest: Nearest | None = Field(None, description="Only where it does not fit.")
@@ -138,6 +155,7 @@ class PlanDocument(_Part):
     global_batch: Annotated[int, Field(ge=1)]
     not_predicted: list[str] = Field(description="Phases before training of which the trainer tells nothing.")
     cards: list[CardPlan]
+    pilot: PilotFacts | None = Field(description="Null where there is none of this job.")
     seconds: float
 
 

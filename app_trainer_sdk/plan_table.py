@@ -21,7 +21,7 @@ def render(document: Mapping[str, Any], *, details: bool = False) -> str:
     if details:
         for plan in document["cards"]:
             lines += ["", *_details(plan)]
-    lines += ["", f"memory: {document['grade']}"]
+    lines += ["", *_grades(document["cards"])]
     if document["not_predicted"]:
         lines.append(f"not predicted: the phases before training ({', '.join(document['not_predicted'])})")
     return "\n".join(lines) + "\n"
@@ -70,7 +70,7 @@ def _details(plan: Mapping[str, Any]) -> Iterator[str]:
     yield f"{plan['card']['title']}: what it holds at the fullest instant, in {prediction['peak_in']}"
     rows = [[owner.replace("_", " "), _gib(count)] for owner, count in prediction["by_owner"].items()]
     rows.append(["predicted peak", _gib(memory["peak_bytes"])])
-    for term in ("rounding", "exchange", "library", "context", "headroom"):
+    for term in ("rounding", "exchange", "library", "correction", "context", "headroom"):
         rows.append([f"+ {term}", _gib(memory[f"{term}_bytes"])])
     rows += [["needed", _gib(memory["needed_bytes"])], ["of", _gib(memory["available_bytes"])]]
     yield from _table(("what", "GiB"), rows, left=("what",))
@@ -87,6 +87,18 @@ def _details(plan: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     settings = [[name, _json(knob["effective"]), knob["why"]] for name, knob in plan["settings"].items()]
     yield from _table(("setting", "value", "why"), settings)
+
+
+def _grades(plans: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """How memory is known, once for all cards of which the same is known, and what an update takes."""
+    names: dict[str, list[str]] = {}
+    for plan in plans:
+        names.setdefault(plan["grade"], []).append(plan["card"]["name"])
+    for grade, cards in names.items():
+        yield f"memory: {grade}" if len(names) == 1 else f"memory of {', '.join(cards)}: {grade}"
+    for plan in plans:
+        if told := plan["update_seconds"]:
+            yield f"an update on {plan['card']['name']}: {told['seconds']:.3g} s ({told['grade']})"
 
 
 def _way(considered: Mapping[str, Any]) -> list[str]:

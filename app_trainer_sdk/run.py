@@ -29,13 +29,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="go on from a checkpoint though FIELD differs, such as threads or settings/learning_rate; "
         "may be repeated",
     )  # fmt: skip
+    parser.add_argument(
+        "--pilot",
+        type=Path,
+        metavar="FILE",
+        help="pilot.json whose numbers are used; that in the job's directory",
+    )
     chosen = parser.parse_args(arguments)
     redact_logs()
     console = Console(quiet=chosen.quiet)
     require_gpu(chosen.require_gpu)
     code = run_job(
         chosen.job, chosen.job_dir, console=console, ranks=chosen.ranks, allow_changes=chosen.allow_changes,
-        gpu=chosen.gpu,
+        gpu=chosen.gpu, pilot=chosen.pilot,
     )  # fmt: skip
     return int(code)
 

@@ -30,6 +30,7 @@ class Start:
         weights_identity: what identifies their content.
         ranks: processes that train.
         allow_changes: fields in which this start may differ from its checkpoint.
+        measured: what a pilot of the job measured; empty where there was none.
         fit: knobs chosen for the card that is there, and how; empty on a machine without one.
     """
 
@@ -43,6 +44,7 @@ class Start:
     ranks: int = 1
     allow_changes: list[str] = field(default_factory=list)
     fit: Mapping[str, Any] = field(default_factory=dict)
+    measured: Mapping[str, Any] = field(default_factory=dict)
 
     def save(self) -> Path:
         """Write it where the ranks of this attempt look."""

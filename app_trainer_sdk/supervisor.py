@@ -7,6 +7,7 @@ Torch-free, so it is up at once, small, and alive when a rank is not. It owns si
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import secrets
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -36,9 +37,9 @@ from app_trainer_sdk.manifest.gather import write_manifest
 from app_trainer_sdk.narrator import Narrator
 from app_trainer_sdk.outcome import describe_failure, outcome_document, status_of
 from app_trainer_sdk.paths import PREFIX, JobDirectory, cache_directory, number_from_environment
-from app_trainer_sdk.planning.fit import PresentCards, cards_to_plan_for, fit_to_cards
+from app_trainer_sdk.planning.fit import Foresight, cards_to_plan_for, fit_to_cards
+from app_trainer_sdk.planning.measured import find_measured
 from app_trainer_sdk.preflight import command as preflight
-from app_trainer_sdk.preflight.present import present_cards
 from app_trainer_sdk.ranks import LOG_TAIL_LINES, PROGRAM, Ranks
 from app_trainer_sdk.redaction import redacted, remember_document, remember_environment, without_secrets
 from app_trainer_sdk.registry import find_trainer
@@ -53,7 +54,7 @@ LISTEN_SECONDS = 0.1
 
 def run_job(
     job_file: Path, directory: Path, *, console: Console | None = None, ranks: int = 1,
-    allow_changes: Sequence[str] = (), gpu: str = "",
+    allow_changes: Sequence[str] = (), gpu: str = "", pilot: Path | None = None,
 ) -> ExitCode:  # fmt: skip
     """Run a job, or go on with it, in ``directory``; on a finished one say so and change nothing.
 
@@ -64,6 +65,7 @@ def run_job(
         ranks: processes that train together.
         allow_changes: fields of the identity in which a resume may differ from its checkpoint.
         gpu: the card to plan memory for; empty for those that are there, ``none`` for no plan.
+        pilot: a ``pilot.json`` to learn from, instead of the one in the directory.
 
     Returns:
         the code the process should exit with.
@@ -79,9 +81,9 @@ def run_job(
         asked_trackers()
         layout = JobDirectory(directory.resolve())
         make_folder(layout.root)
-        cards = cards_to_plan_for(gpu)
+        foresight = Foresight(cards_to_plan_for(gpu), pilot)
         with alone_in(layout.root):
-            return _go_on(job, layout, console, ranks, allow_changes, cards)
+            return _go_on(job, layout, console, ranks, allow_changes, foresight)
     except TrainerError as error:
         console.lines([f"error: {error}"])
         return error.code
@@ -89,7 +91,7 @@ def run_job(
 
 def _go_on(
     job: Job, layout: JobDirectory, console: Console, ranks: int, allow_changes: Sequence[str],
-    cards: PresentCards,
+    foresight: Foresight,
 ) -> ExitCode:  # fmt: skip
     free_if_untrained(layout, job)
     job = under_its_name(layout, job, may_change=bool(allow_changes))
@@ -99,7 +101,7 @@ def _go_on(
         return ExitCode.SUCCEEDED
     if (ended := read_terminal(layout.attempt(layout.next_attempt()))) is not None:
         return _ended_before(ended, job, layout, console)
-    return Supervisor(job, layout, console, ranks=ranks, allow_changes=allow_changes, cards=cards).run()
+    return Supervisor(job, layout, console, ranks=ranks, allow_changes=allow_changes, foresight=foresight).run()
 
 
 def _ended_before(ended: Event, job: Job, layout: JobDirectory, console: Console) -> ExitCode:
@@ -122,7 +124,7 @@ class Supervisor:
     def __init__(
         self, job: Job, layout: JobDirectory, console: Console, sink: Sink | None = None, *, ranks: int = 1,
         allow_changes: Sequence[str] = (), program: Sequence[str] = PROGRAM,
-        cards: PresentCards = present_cards, proc: Path = PROC,
+        foresight: Foresight = Foresight(), proc: Path = PROC,  # noqa: B008 - a frozen value
     ) -> None:  # fmt: skip
         self._job = job
         self._layout = layout
@@ -138,7 +140,7 @@ class Supervisor:
         self._count = ranks
         self._allow_changes = list(allow_changes)
         self._program = program
-        self._cards = cards
+        self._foresight = foresight
         self._proc = proc
         self._ranks: Ranks | None = None
         self._watch: Watch | None = None
@@ -196,7 +198,7 @@ class Supervisor:
         make_folder(cache, setting=PREFIX + "CACHE_DIR")
         check = self._stops.check
         with self._stops.interruptible():  # a silent server must not use up the grace
-            fit = self._fit(trainer)
+            foreseen = self._foresee(trainer)
             inputs = fetch_inputs(self._job, self._layout.inputs, check, told=self._narrator)
             weights, identities = fetch_weights(self._job, row, cache, check, told=self._narrator)
         start = Start(
@@ -204,19 +206,25 @@ class Supervisor:
             job=without_secrets(self._job.document()),
             inputs={name: str(path) for name, path in inputs.items()},
             weights={role: str(path) for role, path in weights.items()}, weights_identity=identities,
-            ranks=self._count, allow_changes=self._allow_changes, fit=fit,
+            ranks=self._count, allow_changes=self._allow_changes, **foreseen,
         )  # fmt: skip
         start.save()
 
-    def _fit(self, trainer: type[Trainer]) -> dict[str, Any]:
-        """Knobs for the card that is there. A checkpoint has a plan, which is never made again."""
-        cards = [] if find_checkpoints(self._layout.checkpoints) else self._cards()
-        if not cards:
+    def _foresee(self, trainer: type[Trainer]) -> dict[str, Any]:
+        """What a pilot measured, and knobs for the card that is there.
+
+        A checkpoint has a plan, which is never made again.
+        """
+        if find_checkpoints(self._layout.checkpoints):
             return {}
-        self._narrator.hear({"kind": "phase", "name": "plan"})
-        fit = fit_to_cards(self._job, trainer, cards, replicas=self._count)
-        self._narrator.hear({"kind": "phase", "name": "inputs"})
-        return fit
+        measured, why_not = find_measured(self._foresight.pilot, self._layout.root, self._job, trainer)
+        self._console.lines([f"the pilot is not used: {why_not}"] if why_not else [])
+        told = {} if measured is None else {"measured": dataclasses.asdict(measured)}
+        if cards := self._foresight.cards():
+            self._narrator.hear({"kind": "phase", "name": "plan"})
+            told["fit"] = fit_to_cards(self._job, trainer, cards, replicas=self._count, measured=measured)
+            self._narrator.hear({"kind": "phase", "name": "inputs"})
+        return told
 
     def _supervise(self) -> dict[str, Any]:
         self._ranks = ranks = Ranks(self._folder, self._count, program=self._program)

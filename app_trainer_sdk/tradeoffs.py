@@ -19,11 +19,12 @@ EIGHT_BIT_SHARE = 0.25
 
 @dataclass(frozen=True)
 class CompileTimes:
-    """What a pilot measured: seconds to compile, and seconds of an update both ways."""
+    """What a pilot measured: seconds to compile, and of an update both ways; ``source`` says which pilot."""
 
     compile_seconds: float
     eager_seconds: float
     compiled_seconds: float
+    source: str = "a pilot"
 
 
 def trained_parameters(method: str, parameters: int) -> int | None:
@@ -71,9 +72,10 @@ def choose_compile(times: CompileTimes | None, updates: int) -> tuple[bool, str]
     saved = times.eager_seconds - times.compiled_seconds
     told = f"an update takes {times.eager_seconds:.3g} s, compiled {times.compiled_seconds:.3g} s"
     if saved <= 0:
-        return False, f"{told}: compiling never pays"
+        return False, f"{told}: compiling never pays; {times.source} measured it"
     told += f", and compiling {times.compile_seconds:.3g} s: it pays after"
-    told += f" {round(times.compile_seconds / saved):,} updates of the {updates:,} to make"
+    told += f" {round(times.compile_seconds / saved):,} updates of the {updates:,} to make;"
+    told += f" {times.source} measured it"
     return updates * saved > times.compile_seconds, told
 
 

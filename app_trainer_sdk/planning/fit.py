@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from app_trainer_sdk.choice import KNOBS
@@ -16,12 +18,21 @@ from app_trainer_sdk.errors import HardwareUnfit, InternalError
 from app_trainer_sdk.gpus import GIB, Card, find_card
 from app_trainer_sdk.job import Job
 from app_trainer_sdk.plan_table import ways_that_fit
-from app_trainer_sdk.planning.process import GRADE, Ask, ask
+from app_trainer_sdk.planning.measured import Measured
+from app_trainer_sdk.planning.process import Ask, ask
 from app_trainer_sdk.preflight.present import present_cards
 
 PresentCards = Callable[[], Sequence[Card]]
 #: The word for planning for no card at all, whatever is there.
 NO_CARD = "none"
+
+
+@dataclass(frozen=True)
+class Foresight:
+    """What a start may know before anything is fetched: which cards are there, and a pilot somebody names."""
+
+    cards: PresentCards = present_cards
+    pilot: Path | None = None
 
 
 def cards_to_plan_for(word: str) -> PresentCards:
@@ -40,8 +51,9 @@ def cards_to_plan_for(word: str) -> PresentCards:
 
 
 def fit_to_cards(
-    job: Job, trainer: type[Trainer], cards: Sequence[Card], *, replicas: int = 1, ask: Ask = ask
-) -> dict[str, Any]:
+    job: Job, trainer: type[Trainer], cards: Sequence[Card], *, replicas: int = 1,
+    measured: Measured | None = None, ask: Ask = ask,
+) -> dict[str, Any]:  # fmt: skip
     """The knobs that a run on ``cards`` takes, and how they were chosen; empty where there is no card.
 
     Args:
@@ -49,11 +61,12 @@ def fit_to_cards(
         trainer: its trainer.
         cards: those of the ranks, in their order, or one for all. The smallest decides for all of them.
         replicas: ranks.
+        measured: what a pilot of the job measured.
         ask: asks the planning process.
 
     Returns:
-        ``settings`` (requested, effective, why), ``card``, ``memory``, ``considered`` and ``grade``; or
-        ``not_planned``, the reason.
+        ``settings`` (requested, effective, why), ``card``, ``memory``, ``considered``, ``grade`` and
+        ``update_seconds``; or ``not_planned``, the reason.
 
     Raises:
         HardwareUnfit: nothing that the job allows fits; the message names what does.
@@ -68,6 +81,8 @@ def fit_to_cards(
     request = {
         "job": job.document(), "replicas": replicas, "cards": [dataclasses.asdict(card)], "here": True,
     }  # fmt: skip
+    if measured is not None:
+        request["measured"] = dataclasses.asdict(measured)
     try:
         (plan,) = ask(request)["cards"]
     except InternalError as error:  # a loss that cannot be rehearsed can still be trained
@@ -77,7 +92,7 @@ def fit_to_cards(
     knobs = {name: plan["settings"][name] for name in KNOBS}
     return {
         "settings": knobs, "card": plan["card"], "memory": plan["memory"], "considered": plan["considered"],
-        "grade": GRADE,
+        "grade": plan["grade"], "update_seconds": plan["update_seconds"],
     }  # fmt: skip
 
 
@@ -86,7 +101,7 @@ def _unfit(plan: Mapping[str, Any]) -> HardwareUnfit:
     leanest = ", ".join(f"{name} {str(knobs[name]['effective']).lower()}" for name in KNOBS)
     return HardwareUnfit(
         f"{plan['card']['title']} has {_gib(memory['available_bytes'])}, and the leanest way that the job "
-        f"allows ({leanest}) takes {_gib(memory['needed_bytes'])} ({GRADE})",
+        f"allows ({leanest}) takes {_gib(memory['needed_bytes'])} ({plan['grade']})",
         expected=ways_that_fit(plan),
         setting="the settings or the card (--gpu none starts without planning memory)",
     )  # fmt: skip

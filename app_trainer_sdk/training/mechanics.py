@@ -46,7 +46,7 @@ def learn_a_handful(trainer: SupervisedTrainer, run: Run, ids: numpy.ndarray, ba
     updates = 0
     while updates < MOST_UPDATES and not _learned(first, last):
         run.check()
-        make_update(trainer, run, state, _window(state.counters.position, ids, batch))
+        make_update(trainer, run, state, window_of(state.counters.position, ids, batch))
         updates += 1
         if updates % 5 == 0:
             last = _loss(trainer, run, state, batch)
@@ -57,6 +57,12 @@ def learn_a_handful(trainer: SupervisedTrainer, run: Run, ids: numpy.ndarray, ba
     }  # fmt: skip
 
 
+def window_of(position: int, ids: numpy.ndarray, batch: Batch) -> LoadedWindow:
+    """A window of one microbatch, ``batch``, whose rows are ``ids``."""
+    window = Window(position, 0, ids, position + len(ids))
+    return LoadedWindow(window, [Microbatch(batch, 0, 0, len(ids))], 1, 0.0)
+
+
 def _constant(run: Run) -> Run:
     rate = run.settings.learning_rate * RATE_FACTOR
     changed = {
@@ -64,11 +70,6 @@ def _constant(run: Run) -> Run:
         "nonfinite_limit": 1000, "torch_compile": False,
     }  # fmt: skip
     return dataclasses.replace(run, settings=run.settings.model_copy(update=changed))
-
-
-def _window(position: int, ids: numpy.ndarray, batch: Batch) -> LoadedWindow:
-    window = Window(position, 0, ids, position + len(ids))
-    return LoadedWindow(window, [Microbatch(batch, 0, 0, len(ids))], 1, 0.0)
 
 
 def _loss(trainer: SupervisedTrainer, run: Run, state: SupervisedState, batch: Batch) -> float | None:

@@ -27,9 +27,11 @@ from app_trainer_sdk.hyperparameters import Hyperparameters
 from app_trainer_sdk.job import check_job
 from app_trainer_sdk.paths import JobDirectory
 from app_trainer_sdk.plan import DeviceFacts, Effective, Plan
+from app_trainer_sdk.planning.measured import Measured
 from app_trainer_sdk.planning.resolve import resolve_plan
 from app_trainer_sdk.registry import find_trainer
 from app_trainer_sdk.start import Start
+from app_trainer_sdk.tradeoffs import CompileTimes
 from app_trainer_sdk.training.checkpoint import CheckpointStore, load_checkpoint
 from app_trainer_sdk.training.device import DTYPES, device_facts, pick_device
 from app_trainer_sdk.training.identity import compare_identity, describe_identity
@@ -196,6 +198,7 @@ def _resolve(opened: Opened, start: Start, saved: Plan | None, probe: Callable[[
         model=opened.run.model.name, method=opened.run.method, data=data, replicas=start.ranks,
         asked=start.read_job().hyperparameters, parameters=opened.run.model.parameters,
         chosen=_chosen(start, saved), fit=_fit(start, saved),
+        compile_times=_compile_times(start, opened),
     )  # fmt: skip
     plan = resolve(device=opened.facts)
     assert opened.run.device is not None
@@ -216,6 +219,14 @@ def _chosen(start: Start, saved: Plan | None) -> dict[str, Effective]:
     # The fast precision is the device's own to say; fp32 was chosen against it, for memory.
     knobs = {name: knob for name, knob in knobs.items() if name != "mixed_precision" or knob.effective == "no"}
     return {name: knob for name, knob in knobs.items() if knob.requested == "auto"}
+
+
+def _compile_times(start: Start, opened: Opened) -> CompileTimes | None:
+    """What a pilot measured on such a device with such settings."""
+    facts = opened.facts
+    return (
+        Measured(**start.measured).compiling(facts.kind, facts.name, opened.asked) if start.measured else None
+    )
 
 
 def _fit(start: Start, saved: Plan | None) -> Mapping[str, Any]:

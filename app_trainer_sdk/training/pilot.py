@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
+import numpy
+
 from app_trainer_sdk import __version__
 from app_trainer_sdk.checkpoints import IDENTITY, PLAN, Checkpoint
 from app_trainer_sdk.contract import SupervisedTrainer
@@ -26,6 +28,7 @@ from app_trainer_sdk.pilot_verdict import PILOT_SCHEMA, RESTORED_TOLERANCE
 from app_trainer_sdk.start import START
 from app_trainer_sdk.training.allocated import allocated_peak
 from app_trainer_sdk.training.checkpoint import copied, load_checkpoint
+from app_trainer_sdk.training.compile_times import compile_document
 from app_trainer_sdk.training.ema import averaged
 from app_trainer_sdk.training.evaluations import end_iterator
 from app_trainer_sdk.training.feed import Rows
@@ -38,7 +41,7 @@ from app_trainer_sdk.training.rank_signals import end_process
 from app_trainer_sdk.training.rehearsal import rehearse
 from app_trainer_sdk.training.restore import evaluate_longest
 from app_trainer_sdk.training.state import Counters
-from app_trainer_sdk.values import Snapshot, Stream
+from app_trainer_sdk.values import Batch, Dataset, Snapshot, Stream
 
 #: Updates on the data: at least the first number, more while they take less than so many seconds.
 LEAST_UPDATES, MOST_UPDATES, UPDATE_SECONDS = 3, 20, 20.0
@@ -62,6 +65,7 @@ def pilot(rank: Rank) -> dict[str, Any]:
     _hand_over(rank, ready, checkpoint, measured)
     if rank.team.size == 1:
         _learn(rank, ready, measured)
+        _compile(rank, ready, measured)
     for folder in (rank.layout.checkpoints, rank.layout.artifacts):
         remove_tree(folder)
     return {"step": measured["updates"]["measured"], "pilot": {**_about(rank, ready), **measured}}
@@ -146,8 +150,12 @@ def _predict(ready: Ready, measured: dict[str, Any]) -> None:
     except Exception as error:  # noqa: BLE001 - a loss that cannot be rehearsed without data is no failed pilot
         measured["predicted"] = {"failed": f"{type(error).__name__}: {error}"}
         return
-    ratio = peak / max(told["peak_bytes"], 1)
-    measured["predicted"] = {**told, "measured_bytes": peak, "ratio": round(ratio, 4)}
+    # Export is not part of the rehearsal, and what is told of it is a bound.
+    rehearsed = max(count for phase, count in told["phases"].items() if phase != "export")
+    measured["predicted"] = {
+        **told, "rehearsed_bytes": rehearsed, "measured_bytes": peak,
+        "ratio": round(peak / max(rehearsed, 1), 4),
+    }  # fmt: skip
 
 
 def _update(rank: Rank, ready: Ready, run: Run, state: Any, longest: float | None) -> dict[str, Any]:
@@ -274,14 +282,35 @@ def _learn(rank: Rank, ready: Ready, measured: dict[str, Any]) -> None:
     if isinstance(dataset, Stream):
         return
     rank.enter("mechanics")
-    import numpy
-
-    count = max(trainer.minimum_rows, min(HANDFUL, run.settings.microbatch, len(dataset)))
-    ids = numpy.arange(count, dtype=numpy.int64)
-    batch = Rows(trainer, run, dataset, run.settings.seed)[0, tuple(ids.tolist())]
+    ids, batch = _first_rows(trainer, run, dataset, min(HANDFUL, run.settings.microbatch))
     measured["shown"] = list(trainer.show(run, batch))[:SHOWN]
     with ready.ledger.phase("mechanics"):
         measured["mechanics"] = learn_a_handful(trainer, run, ids, batch)
+
+
+def _compile(rank: Rank, ready: Ready, measured: dict[str, Any]) -> None:
+    """Whether compiling pays, where nobody has decided it; on a card alone, on the CPU it takes minutes."""
+    trainer, run = ready.opened.trainer, ready.opened.run
+    assert run.device is not None
+    if ready.opened.asked.torch_compile != "auto" or run.device.type == "cpu":
+        return
+    if not isinstance(trainer, SupervisedTrainer):
+        return
+    dataset = trainer.dataset(run, "train")
+    if isinstance(dataset, Stream):
+        return
+    rank.enter("compile")
+    ids, batch = _first_rows(trainer, run, dataset, run.settings.microbatch)
+    with ready.ledger.phase("compile", releases=False):
+        measured["compile"] = compile_document(trainer, run, ids, batch)
+
+
+def _first_rows(
+    trainer: SupervisedTrainer, run: Run, dataset: Dataset, count: int
+) -> tuple[numpy.ndarray, Batch]:
+    """Numbers and batch of the first rows that training begins with."""
+    ids = numpy.arange(max(trainer.minimum_rows, min(count, len(dataset))), dtype=numpy.int64)
+    return ids, Rows(trainer, run, dataset, run.settings.seed)[0, tuple(ids.tolist())]
 
 
 def _about(rank: Rank, ready: Ready) -> dict[str, Any]:
@@ -296,13 +325,14 @@ def _about(rank: Rank, ready: Ready) -> dict[str, Any]:
         "run": {
             "trainer": plan.trainer, "trainer_version": plan.trainer_version, "model": plan.model,
             "method": plan.method, "device": plan.device, "batch": plan.batch, "updates": plan.updates,
+            "replicas": plan.replicas,
             "evaluations": 1 + math.ceil(plan.updates / evaluated),
             "checkpoints": math.ceil(plan.updates / int(knobs["checkpoint_every"])),
         },
         "device": dataclasses.asdict(facts), "settings": knobs,
         "preparation": list(ready.opened.trainer.preparation),
         "phases": rows, "data": dict(ready.opened.examination.facts), "shown": [], "mechanics": None,
-        "predicted": None,
+        "predicted": None, "compile": None,
     }  # fmt: skip
 
 

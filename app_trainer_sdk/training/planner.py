@@ -31,6 +31,8 @@ from app_trainer_sdk.handle import Run
 from app_trainer_sdk.hyperparameters import Hyperparameters
 from app_trainer_sdk.job import Job, check_job
 from app_trainer_sdk.plan import DeviceFacts, Effective, Plan
+from app_trainer_sdk.planning.measured import Measured
+from app_trainer_sdk.planning.process import GRADE
 from app_trainer_sdk.planning.resolve import resolve_plan
 from app_trainer_sdk.registry import find_trainer
 from app_trainer_sdk.training.device import DTYPES
@@ -47,6 +49,8 @@ CORES, SHARED_BYTES = 8, 16 << 30
 #: 8-bit state is not considered where it would save less than this share of the card.
 WORTH_SHRINKING = 0.01
 OTHER_KNOBS = ("torch_compile", "dataloader_workers")
+#: Phases that a pilot goes through with the largest batch.
+PILOTED = ("load", "forward", "backward", "step", "evaluate")
 STATE = ("parameters", "gradients", "optimizer_state", "average")
 
 
@@ -57,13 +61,17 @@ class Planner:
         job: the job, valid by itself.
         replicas: data-parallel ranks, one card each.
         eight_bit_problem: why 8-bit state cannot be had; empty while nothing is known against it.
+        measured: what a pilot of the job measured, if there was one.
 
     Raises:
         BadJob: the job asks what its trainer does not have, or the trainer's memory cannot be predicted.
     """
 
-    def __init__(self, job: Job, *, replicas: int = 1, eight_bit_problem: str = "") -> None:
+    def __init__(
+        self, job: Job, *, replicas: int = 1, eight_bit_problem: str = "", measured: Measured | None = None
+    ) -> None:
         self._job = job
+        self._measured = measured
         self._eight_bit_problem = eight_bit_problem
         self._replicas = replicas
         self._trainer = _supervised(find_trainer(job.trainer)())
@@ -104,6 +112,7 @@ class Planner:
             "precision": best.mixed_precision, "chosen": chosen.knobs() if chosen else None,
             "relative_time": round(best.relative_time, 4) if chosen else None,
             "memory": self._terms(prediction, card), "prediction": prediction.document(),
+            **self._grades(card, plan, best, piloted=prediction.at in PILOTED),
             "considered": [self._told(each) for each in considered],
             "settings": self._settings(plan, best, fits=chosen is not None),
         }  # fmt: skip
@@ -174,13 +183,16 @@ class Planner:
             cores_why=f"{CORES} processors for each rank, assumed", shared_memory_bytes=SHARED_BYTES,
             eight_bit_problem=self._eight_bit_problem,
         )  # fmt: skip
-        length = {"updates": UPDATES, "epochs": "auto"} if settings.updates == "auto" else {}
+        measured = self._measured
+        updates = (measured.length(settings) if measured else None) or UPDATES
+        length = {"updates": updates, "epochs": "auto"} if settings.updates == "auto" else {}
         trainer = self._trainer
         return resolve_plan(
             settings.model_copy(update=length), trainer=trainer.name, trainer_version=trainer.version,
             model=self._row.name, method=self._method, device=device, replicas=self._replicas,
             data=DataFacts(None, minimum_rows=trainer.minimum_rows, coupled_rows=trainer.coupled_rows),
             asked=self._job.hyperparameters, parameters=self._row.parameters,
+            compile_times=measured.compiling("cuda", card.title, settings) if measured else None,
         )  # fmt: skip
 
     def _run(self, plan: Plan, candidate: Candidate | None = None) -> Run:
@@ -200,11 +212,15 @@ class Planner:
         step = prediction.phases.get("step")
         # DDP keeps a second copy of the gradients, in buckets that are sent as one.
         exchange = step.by_owner["gradients"] if step is not None and self._replicas > 1 else 0
-        headroom = card.headroom(peak + exchange)
-        needed = peak + rounding + exchange + card.library_bytes + card.context_bytes + headroom
+        factor = self._measured.factor(card) if self._measured is not None else None
+        held = peak + rounding + card.library_bytes
+        correction = 0 if factor is None else round(held * (factor - 1))
+        headroom = card.headroom(peak + exchange + correction)
+        needed = held + exchange + correction + card.context_bytes + headroom
         return {
             "peak_bytes": peak, "rounding_bytes": rounding, "exchange_bytes": exchange,
-            "library_bytes": card.library_bytes, "context_bytes": card.context_bytes,
+            "library_bytes": card.library_bytes, "correction_bytes": correction,
+            "context_bytes": card.context_bytes,
             "headroom_bytes": headroom, "needed_bytes": needed, "available_bytes": card.memory_bytes,
             "left_bytes": card.memory_bytes - needed,
         }  # fmt: skip
@@ -216,6 +232,20 @@ class Planner:
             "needed_bytes": needed, "verdict": considered.verdict,
             "estimated": needed is not None and not self._ways.is_known(considered.candidate),
         }  # fmt: skip
+
+    def _grades(self, card: Card, plan: Plan, candidate: Candidate, *, piloted: bool) -> dict[str, Any]:
+        """How memory is known, and what an update takes, where a pilot says something of it.
+
+        ``piloted`` says whether the peak is in what a pilot measures at its largest.
+        """
+        measured, replicas = self._measured, self._replicas
+        settings = self._run(plan, candidate).settings
+        if measured is None or measured.factor(card) is None:
+            return {"grade": GRADE, "update_seconds": None}
+        told = measured.seconds(card, settings, candidate, replicas)
+        seconds = None if told is None else {"seconds": round(told[0], 6), "grade": told[1]}
+        grade = measured.grade(card, settings, replicas, exact=piloted)
+        return {"grade": grade, "update_seconds": seconds}
 
     def _settings(self, plan: Plan, candidate: Candidate, *, fits: bool) -> dict[str, Any]:
         """Every knob of speed and memory: asked, effective, why."""

@@ -18,6 +18,7 @@ from app_trainer_sdk.errors import TrainerError
 from app_trainer_sdk.floors import FLOOR_CARD, floor_document, floor_job, floors_digest
 from app_trainer_sdk.gpus import Card
 from app_trainer_sdk.job import Job
+from app_trainer_sdk.planning.measured import Measured
 from app_trainer_sdk.registry import find_trainer
 
 if TYPE_CHECKING:
@@ -28,20 +29,21 @@ def answer(request: Mapping[str, Any], *, settled: Callable[[], None] = lambda: 
     """Plan ``request["job"]`` on each of ``request["cards"]`` for ``request["replicas"]`` ranks.
 
     With ``request["here"]`` the cards are those of this machine, and 8-bit state is tried before it is chosen.
-    Or tell the floors of ``request["trainer"]``, when that is asked. ``settled`` is called once all is imported
-    and before anything is rehearsed.
+    ``request["measured"]`` is what a pilot measured. Or tell the floors of ``request["trainer"]``, when that is
+    asked. ``settled`` is called once all is imported and before anything is rehearsed.
     """
     started = time.perf_counter()
     try:
         if "trainer" in request:
             return floors_of(find_trainer(request["trainer"]))
         job, replicas = Job.model_validate(request["job"]), request["replicas"]
-        planner = _planner(job, replicas=replicas)
+        measured = Measured(**request["measured"]) if request.get("measured") else None
+        planner = _planner(job, replicas=replicas, measured=measured)
         _ = planner.size  # the trainer's own imports
         settled()
         plans = [planner.on(Card(**card)) for card in request["cards"]]
         if request.get("here") and (problem := _state_problem(plans)):
-            planner = _planner(job, replicas=replicas, eight_bit_problem=problem)
+            planner = _planner(job, replicas=replicas, eight_bit_problem=problem, measured=measured)
             plans = [planner.on(Card(**card)) for card in request["cards"]]
         return {**planner.facts(), "cards": plans, "seconds": round(time.perf_counter() - started, 3)}
     except TrainerError as error:
@@ -100,10 +102,12 @@ def _settle() -> None:
     gc.enable()
 
 
-def _planner(job: Job, *, replicas: int = 1, eight_bit_problem: str = "") -> Planner:
+def _planner(
+    job: Job, *, replicas: int = 1, eight_bit_problem: str = "", measured: Measured | None = None
+) -> Planner:
     from app_trainer_sdk.training.planner import Planner  # here, so that torch is imported after main() began
 
-    return Planner(job, replicas=replicas, eight_bit_problem=eight_bit_problem)
+    return Planner(job, replicas=replicas, eight_bit_problem=eight_bit_problem, measured=measured)
 
 
 if __name__ == "__main__":

@@ -75,7 +75,13 @@ def test_everything_once(piloted, document):
 
 def test_the_prediction_stands_beside_the_measurement(document):
     """On the CPU both count bytes handed out at once, and agree within a few per cent for a tiny model."""
-    assert document["predicted"]["ratio"] == pytest.approx(1.0, abs=0.05)
+    predicted = document["predicted"]
+
+    assert predicted["ratio"] == pytest.approx(1.0, abs=0.05)
+    assert predicted["ratio"] == pytest.approx(
+        predicted["measured_bytes"] / predicted["rehearsed_bytes"], abs=1e-4
+    )
+    assert document["compile"] is None  # minutes on a CPU, for nothing
 
 
 def test_one_page(piloted, document):
@@ -84,6 +90,8 @@ def test_one_page(piloted, document):
 
     assert page.startswith("# piloted: go\n")
     assert f"| total | {document['estimate']['total']:,.1f} |" in page
+    small = document["predicted"]["measured_bytes"] / (1 << 20)
+    assert f"measured {small:.3g} MiB" in page
     for heading in ("What it would take", "Every operation once", "Saved and restored", "Mechanics"):
         assert f"\n## {heading}" in page
     assert page.splitlines()[0] in piloted[2]

@@ -84,8 +84,12 @@ def test_no_go(changes, reason):
         ({"checkpoint": {"stall_seconds": 5.0}}, "checkpoint_every: checkpoints take 44% of the run"),
         ({"evaluation": {"seconds": 20.0}}, "evaluate_every: evaluations take 63% of the run"),
         ({"device": {"memory_bytes": 100 * GIB}}, "microbatch: the peak is 10% of the card"),
+        (
+            {"compile": {"compile_seconds": 10.0, "eager_seconds": 0.5, "compiled_seconds": 0.3}},
+            "and compiling 10 s: it pays after 50 updates of the 100 to make; this pilot measured it",
+        ),
     ],
-    ids=["data", "checkpoints", "evaluations", "microbatch"],
+    ids=["data", "checkpoints", "evaluations", "microbatch", "compile"],
 )
 def test_advice(changes, advice):
     """A share of time or memory that stands out names its knob."""
@@ -98,3 +102,10 @@ def test_the_cpu_has_no_card_to_fill():
 
     assert told["go"]
     assert not [each for each in told["advice"] if "microbatch" in each]
+
+
+def test_what_never_pays_or_cannot_be_compiled_is_no_advice():
+    """Measured times decide; a failure is told on the page."""
+    slow = {"compile_seconds": 60.0, "eager_seconds": 0.5, "compiled_seconds": 0.4}
+    for told in (slow, {"failed": "no compiler"}, None):
+        assert not [each for each in verdict(measured(compile=told))["advice"] if "torch_compile" in each]

@@ -9,9 +9,11 @@ import pytest
 
 from app_trainer_sdk.choice import Candidate
 from app_trainer_sdk.errors import BadJob
+from app_trainer_sdk.gpus import find_card
 from app_trainer_sdk.job import load_job
 from app_trainer_sdk.plan_command import main, read_prices
 from app_trainer_sdk.plan_schema import PlanDocument
+from app_trainer_sdk.testing.toys import ToyTrainer
 
 TOY = "app_trainer_sdk.testing.toys:ToyTrainer"
 
@@ -49,6 +51,38 @@ def test_a_plan_as_json(job, capsys):
     assert [each["price_per_hour"] for each in document["cards"]] == [0.8, None]
     assert document["cards"][0]["prediction"]["grade"] == "predicted, CPU kernels"
     PlanDocument.model_validate(document)
+
+
+def test_the_pilot_of_the_directory_is_used(job, tmp_path, capsys):
+    """What it measured stands beside what is predicted, with the file it was read from."""
+    card = find_card("L4")
+    document = {
+        "schema": "app.trainer.pilot/v1", "settings": {}, "updates": {"seconds": 0.5}, "compile": None,
+        "run": {
+            "trainer": "toy", "trainer_version": ToyTrainer.version, "model": "toy-mlp", "method": "full",
+            "updates": 7,
+        },
+        "device": {"kind": "cuda", "name": "NVIDIA L4", "memory_bytes": card.memory_bytes},
+        "predicted": {
+            "rehearsed_bytes": 1 << 20, "rounding_bytes": 0,
+            "measured_bytes": 2 * ((1 << 20) + card.library_bytes),
+        },
+    }  # fmt: skip
+    path = tmp_path / "pilot" / "pilot.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(document))
+    told = ["--job", job(), "--gpu", "L4", "--job-dir", str(tmp_path), "--json"]
+    code = main(told)
+    found = json.loads(capsys.readouterr().out)
+
+    assert code == 0
+    assert found["pilot"] == {"source": str(path), "device": "NVIDIA L4"}
+    assert found["cards"][0]["grade"].startswith("predicted, CPU kernels, times 2.000 as measured by the pilot")
+    assert found["cards"][0]["memory"]["correction_bytes"] > 0
+    PlanDocument.model_validate(found)
+    path.write_text("{}")
+    assert main(["--job", job(), "--gpu", "L4", "--pilot", str(path)]) == 64
+    assert "--pilot" in capsys.readouterr().err
 
 
 def test_the_schema_is_published(capsys):

@@ -115,6 +115,25 @@ def test_a_plan_for_a_card_is_kept_and_never_made_again(tmp_path):
     assert first == again == nowhere
 
 
+def test_what_a_pilot_measured_decides_whether_to_compile(tmp_path):
+    """For the updates that are really made; measured elsewhere it decides nothing."""
+    facts = opened(start_of(tmp_path))[0].facts
+    measured = {
+        "source": "pilot.json", "device": {"kind": "cpu", "name": facts.name, "memory_bytes": 0},
+        "settings": {**opened(start_of(tmp_path))[0].asked.model_dump(mode="json")}, "replicas": 1,
+        "measured_bytes": None, "predicted_bytes": 0, "rounding_bytes": 0, "update_seconds": 1.0, "updates": 9,
+        "compile_times": {"compile_seconds": 1.0, "eager_seconds": 1.0, "compiled_seconds": 0.5},
+    }  # fmt: skip
+    start = dataclasses.replace(start_of(tmp_path), measured=measured)
+    elsewhere = {**measured, "device": {**measured["device"], "kind": "cuda"}}
+    plan, _ = settled(start)
+
+    assert plan.settings["torch_compile"].effective is True
+    assert "after 2 updates of the 3 to make; the pilot (pilot.json)" in plan.settings["torch_compile"].why
+    plan, _ = settled(dataclasses.replace(start, measured=elsewhere))
+    assert plan.settings["torch_compile"].effective is False
+
+
 @pytest.mark.parametrize(
     ("change", "field", "saved", "now"),
     [

@@ -15,6 +15,7 @@ from torch_helpers import make_trainer
 
 from app_trainer_sdk.choice import Candidate
 from app_trainer_sdk.gpus import GIB, Card, find_card
+from app_trainer_sdk.hyperparameters import Hyperparameters
 from app_trainer_sdk.job import Job
 from app_trainer_sdk.training.planning import answer
 from app_trainer_sdk.values import Modules
@@ -37,7 +38,7 @@ def plan():
     module = types.ModuleType("planned_trainer")
     sys.modules[module.__name__] = module
 
-    def make(width, depth, cards, replicas=1, here=False, **hyperparameters):
+    def make(width, depth, cards, replicas=1, here=False, measured=None, **hyperparameters):
         def build(run):
             layers = [nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(depth)]
             return Modules(nn.Sequential(*layers), blocks=layers)
@@ -51,6 +52,7 @@ def plan():
             "job": job.document(),
             "replicas": replicas,
             "here": here,
+            "measured": measured,
             "cards": [dataclasses.asdict(each) for each in cards],
         }
         return answer(request_)
@@ -64,7 +66,7 @@ def test_a_plan_tells_what_is_held_and_what_is_declared(plan):
     found = plan(64, 3, [find_card("L4")], global_batch=16)
     (on_card,) = found["cards"]
     memory = on_card["memory"]
-    parts = ("peak", "rounding", "exchange", "library", "context", "headroom")
+    parts = ("peak", "rounding", "exchange", "library", "correction", "context", "headroom")
 
     assert on_card["fits"]
     assert on_card["chosen"] == Candidate(16, 1, False, False).knobs()
@@ -125,6 +127,56 @@ def test_state_that_cannot_be_shrunk_here_is_not_planned_with(plan, monkeypatch)
     assert elsewhere["chosen"]["optim_8bit"] is True
     assert not here["fits"]
     assert {each["optim_8bit"] for each in here["considered"]} == {False}
+
+
+def pilot_of(card, held, settings, **changes):
+    """What a pilot on ``card`` measured: ``held`` bytes, where the planner predicts what it predicts."""
+    terms = card["memory"]
+    return {
+        "source": "pilot.json", "device": {"kind": "cuda", "name": "NVIDIA L4", "memory_bytes": 22 * GIB},
+        "settings": settings, "replicas": 1, "measured_bytes": held, "predicted_bytes": terms["peak_bytes"],
+        "rounding_bytes": terms["rounding_bytes"], "update_seconds": 0.25, "updates": 50_000,
+        "compile_times": {"compile_seconds": 60.0, "eager_seconds": 0.25, "compiled_seconds": 0.2}, **changes,
+    }  # fmt: skip
+
+
+def test_what_a_pilot_measured_is_used_where_it_holds(plan):
+    """The same job on the same card takes what was measured, to the byte; another card in proportion."""
+    cards = [find_card("L4"), find_card("H200")]
+    first, _ = plan(64, 3, cards, global_batch=16)["cards"]
+    effective = {**Hyperparameters.read({"global_batch": 16}).model_dump(mode="json"), "sampling": "shuffled"}
+    effective |= {name: knob["effective"] for name, knob in first["settings"].items()}
+    held = 3 * (first["memory"]["peak_bytes"] + first["memory"]["rounding_bytes"] + cards[0].library_bytes)
+    same, other = plan(64, 3, cards, measured=pilot_of(first, held, effective), global_batch=16)["cards"]
+    terms = same["memory"]
+
+    assert terms["peak_bytes"] == first["memory"]["peak_bytes"]
+    assert terms["needed_bytes"] - terms["context_bytes"] - terms["headroom_bytes"] == held
+    assert same["settings"]["torch_compile"]["effective"] is True
+    assert (
+        "of the 50,000 to make; the pilot (pilot.json) measured it" in same["settings"]["torch_compile"]["why"]
+    )
+    assert other["grade"].startswith("predicted, CPU kernels, times 3.000 as measured by the pilot on")
+    assert other["settings"]["torch_compile"]["effective"] is False
+    assert other["update_seconds"] is None
+    compiled = pilot_of(first, held, {**effective, "torch_compile": True})
+    again, _ = plan(64, 3, cards, measured=compiled, global_batch=16)["cards"]
+    assert again["grade"].startswith("measured by the pilot on NVIDIA L4")
+    assert again["update_seconds"]["seconds"] == 0.25
+
+
+def test_a_pilot_that_held_more_makes_a_card_too_small(plan):
+    """A choice never goes above the card, as far as it was measured."""
+    card = card_of(400 * MIB)
+    (first,) = plan(256, 6, [card], global_batch=16)["cards"]
+    there = {"kind": "cuda", "name": "Another 1", "memory_bytes": GIB}
+    pilot = pilot_of(first, 300 * MIB, {}, device=there)
+    (after,) = plan(256, 6, [card], measured=pilot, global_batch=16)["cards"]
+
+    assert first["fits"]
+    assert first["memory"]["correction_bytes"] == 0 < after["memory"]["correction_bytes"]
+    assert not after["fits"] or after["memory"]["needed_bytes"] <= 400 * MIB
+    assert after["chosen"] != first["chosen"]
 
 
 def test_a_trainer_with_a_loop_of_its_own_is_refused():
