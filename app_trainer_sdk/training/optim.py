@@ -59,6 +59,8 @@ def takes_memory(optimizer: torch.optim.Optimizer) -> bool:
     """
     if isinstance(optimizer, torch.optim.AdamW) and not optimizer.defaults["fused"]:
         return True
+    if len(optimizer.state) == sum(len(group["params"]) for group in optimizer.param_groups):
+        return False
     for group in optimizer.param_groups:
         if isinstance(optimizer, torch.optim.SGD) and not group["momentum"]:
             continue  # it keeps no state

@@ -97,8 +97,10 @@ def _accumulate(
     sums = _Sums()
     # A backward that exchanges gradients and fails half-way cannot be repeated: none does so once memory ran
     # out, nor one of a microbatch larger than all that fitted so far.
-    careful = first or state.counters.out_of_memory > 0 or window.last_size > state.largest
-    overlaps = replica is not None and not careful and replica.overlaps(window.microbatches, first=first)
+    overlaps = (
+        replica is not None and not state.counters.out_of_memory and window.last_size <= state.largest
+        and replica.overlaps(window.microbatches, first=first)
+    )  # fmt: skip
     shortage = None
     try:
         _add_up(run, state, window, units, sums, overlaps=overlaps)
@@ -147,7 +149,8 @@ def _add_up(
                     sums.carried = share
                 else:
                     _go_backward(state, share)
-                    state.largest = max(state.largest, microbatch.size)
+                    if replica is not None:
+                        state.largest = max(state.largest, microbatch.size)
         del terms, share
 
 
