@@ -87,7 +87,7 @@ class Cache:
             files: Mapping[str, Mapping[str, Any]] = read_json(self._sets / f"{key}.json")["files"]
             self.hold(each["sha256"] for each in files.values())
             whole = all(self.has(each["sha256"], each["size"]) for each in files.values())
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
         folder = self._sets / key
         return folder if whole and all((folder / name).exists() for name in files) else None
@@ -138,7 +138,7 @@ class Cache:
             if not is_alive(path.stem, path, expires=LEASE_SECONDS):
                 path.unlink(missing_ok=True)
                 continue
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
                 held |= set(read_json(path)["files"])
         return held
 
@@ -177,7 +177,7 @@ class Cache:
     def remove_broken_sets(self) -> None:
         """Remove the folders of sets of which a file is gone: links to nothing help nobody."""
         for path in self._sets.glob("*.json"):
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
                 if not all(self.has(each["sha256"], None) for each in read_json(path)["files"].values()):
                     path.unlink()
                     remove_tree(path.with_suffix(""))
@@ -185,7 +185,7 @@ class Cache:
     def _names(self) -> dict[str, list[str]]:
         names: dict[str, list[str]] = {}
         for path in self._sets.glob("*.json"):
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
                 document = read_json(path)
                 for name, each in document["files"].items():
                     names.setdefault(each["sha256"], []).append(f"{document['title']}: {name}")

@@ -222,7 +222,8 @@ class Pass:
         if not isinstance(error, Fault):
             self._end(error)
             return
-        self._mirrors.failed(request.mirror, error, progress=0 if self._whole else request.received)
+        progress = 0 if self._whole else request.received
+        self._mirrors.failed(request.mirror, error, began=request.began, progress=progress)
         self._meter.note("faults")
         self._avoid[request.index] = request.mirror
         self._pending.appendleft(request.index)
@@ -235,6 +236,7 @@ class Pass:
     def _forget(self, index: int) -> None:
         """What came of a part is not trusted: it comes again from its beginning."""
         self._state.done[index] = 0
+        self._partial.rewind(index)
         self._digest.close()
         self._digest = self._new_digest()
         self._low = 0

@@ -131,12 +131,10 @@ def _check(file: Mapping[str, Any], url: str, tools: Tools, *, digests: bool) ->
         raise Fault(f"{facts.size} bytes, expected {file['size']}")
     if not facts.size:
         return notes
-    part = tools.patience.part_of(facts.size)
-    starts = range(0, facts.size, part) if digests else sorted({0, (facts.size - 1) // part * part})
-    digest = hashlib.sha256()
-    for start in starts:
-        end = min(facts.size, start + part)
-        _take(url, start, end if digests else min(end, start + 1), facts.size, facts.etag, tools, digest.update)
+    _take(url, facts.size - 1, facts.size, facts.size, facts.etag, tools, len)  # ranges work, or it says so
+    part, digest = tools.patience.part_of(facts.size), hashlib.sha256()
+    for start in range(0, facts.size, part) if digests else ():
+        _take(url, start, min(facts.size, start + part), facts.size, facts.etag, tools, digest.update)
     if digests and file["sha256"] is not None and digest.hexdigest() != file["sha256"]:
         raise Fault(f"the sha256 {digest.hexdigest()}, expected {file['sha256']}")
     return notes

@@ -99,8 +99,15 @@ class Mirrors:
             soonest = min(left, key=lambda each: each.not_before)
             return soonest, max(0.0, soonest.not_before - now)
 
-    def failed(self, mirror: Mirror, fault: Fault, *, progress: int = 0) -> None:
-        """Charge a fault; ``progress`` bytes came before it that need not come again."""
+    def failed(self, mirror: Mirror, fault: Fault, *, began: float = float("inf"), progress: int = 0) -> None:
+        """Charge a fault.
+
+        Args:
+            mirror: whose it is.
+            fault: what happened.
+            began: when the request began; those that were under way when another failed share its one failure.
+            progress: bytes that came before it and need not come again.
+        """
         if isinstance(fault, Abandoned):
             return
         with self._lock:
@@ -110,14 +117,17 @@ class Mirrors:
             if isinstance(fault, NoRanges):
                 mirror.whole_answers += 1
                 return
-            mirror.failed_at = self._now()
-            mirror.failures = 1 if progress >= FORGIVING_BYTES else mirror.failures + 1
+            # Only what is charged moves it: two in turn must not excuse each other.
+            if began >= mirror.failed_at:
+                mirror.failures = 1 if progress >= FORGIVING_BYTES else mirror.failures + 1
+                mirror.failed_at = self._now()
+            now = self._now()
             pause = full_jitter(mirror.failures, self._chance)
             if isinstance(fault, Busy) and fault.seconds is not None:
                 pause = fault.seconds
             if mirror.failures >= self._patience.tries or pause > self._patience.longest_wait:
                 mirror.out = str(fault)
-            mirror.not_before = max(mirror.not_before, mirror.failed_at + pause)
+            mirror.not_before = max(mirror.not_before, now + pause)
 
     def worked(self, mirror: Mirror, size: int, seconds: float) -> None:
         """A whole request succeeded."""

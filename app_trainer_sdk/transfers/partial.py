@@ -143,6 +143,12 @@ class Partial:
         for name in (DATA, STATE, POSITIONS):
             (self._folder / name).unlink(missing_ok=True)
 
+    def rewind(self, index: int) -> None:
+        """A part is begun anew."""
+        with contextlib.suppress(FileNotFoundError), self.positions.open("r+b") as file:
+            file.seek(index * _POSITION.size)
+            file.write(_POSITION.pack(0))
+
     def empty(self) -> None:
         """Cut what is there, for a stream that begins again."""
         with contextlib.suppress(FileNotFoundError):
@@ -269,7 +275,7 @@ def claim(
         check()
         owners = sorted(partials.glob(f"{key}.*"))
         dead = [each for each in owners if not is_alive(each.name.partition(".")[2], each / HEARTBEAT)]
-        if owners and not dead:
+        if len(owners) > len(dead):
             waiting()
             clock.wait(never, LOOK_SECONDS)
             continue

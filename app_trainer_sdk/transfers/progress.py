@@ -58,6 +58,8 @@ class Meter:
         self._now = now
         self._began = now()
         self._lock = threading.Lock()
+        self._telling = threading.Lock()
+        self._told_whole = False
         self._by_host: dict[str, int] = {}
         self._reused = 0
         self._notes: dict[str, int] = {}
@@ -82,9 +84,13 @@ class Meter:
             self._notes[word] = self._notes.get(word, 0) + 1
 
     def show(self) -> None:
-        """Tell people how far it is."""
+        """Tell people how far it is; the end once."""
         text, done = self._text()
-        self._told.transferring(text, done, self._total)
+        whole = 0 < self._total <= done
+        with self._telling:
+            if not (whole and self._told_whole):
+                self._told.transferring(text, done, self._total)
+            self._told_whole = whole
 
     def finish(self, files: int) -> None:
         """Tell the control plane what was done."""

@@ -27,6 +27,7 @@ from app_trainer_sdk.transfers.faults import Fault, Unusable
 Answer = urllib3.BaseHTTPResponse
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 MOST_REDIRECTS = 5
+SHORT_BYTES = 64 * 1024
 CONNECT_SECONDS, SILENCE_SECONDS = 10.0, 30.0
 CA_FILE = PREFIX + "CA_FILE"
 
@@ -44,7 +45,7 @@ class Web:
     """
 
     def __init__(
-        self, guard: Guard, *, connections: int = 8, connect_seconds: float = CONNECT_SECONDS,
+        self, guard: Guard, *, connections: int = 32, connect_seconds: float = CONNECT_SECONDS,
         silence_seconds: float = SILENCE_SECONDS, ca_file: str | None = None,
     ) -> None:  # fmt: skip
         self._guard = guard
@@ -104,7 +105,7 @@ class Web:
             place = answer.headers.get("Location")
             if answer.status not in REDIRECTS or place is None or method not in ("GET", "HEAD"):
                 return answer
-            answer.close()
+            _leave(answer)
             url, credentials = _next_hop(url, place, credentials)
         raise Unusable(f"{shown_url(asked)}: more than {MOST_REDIRECTS} redirects")
 
@@ -146,6 +147,14 @@ def trust(ca_file: str | None) -> ssl.SSLContext:
 
         context.load_verify_locations(certifi.where())
     return context
+
+
+def _leave(answer: Answer) -> None:
+    """End an answer that is not read; a short one is, so that its connection can be used again."""
+    length = answer.headers.get("Content-Length", "")
+    if length.isdecimal() and int(length) <= SHORT_BYTES:
+        answer.drain_conn()
+    answer.close()
 
 
 def _next_hop(url: str, place: str, credentials: dict[str, str]) -> tuple[str, dict[str, str]]:

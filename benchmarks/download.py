@@ -1,0 +1,236 @@
+"""Measures downloads on loopback: resumed after a kill, over a limited line, and as fast as the machine goes.
+
+::
+
+    python benchmarks/download.py [--mebibytes 512] [--pairs 5] [--folder /dev/shm] [kill] [limited] [fast]
+
+* kill: ``kill -9`` at 50 %, then start again: bytes fetched again, beside huggingface_hub (bound 52 %).
+* limited: each connection gets 20 MB/s: eight connections beside one (bound 7 times).
+* fast: no limit, taking turns: bare urllib3 with the same ranges and writes (bound 0.9 of its rate), this
+  SDK with and without its digest (bound 10 % of the wall time), and huggingface_hub's own download.
+
+The server is a process of its own (``download_server.py``). Peers verify no digest; that work is in our
+numbers and told apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from pathlib import Path
+
+HERE = Path(__file__).parent
+LIMIT = 20_000_000
+PART = 16 << 20
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measure downloads on loopback.")
+    parser.add_argument("--mebibytes", type=int, default=512)
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--folder", type=Path, default=Path("/dev/shm"))
+    parser.add_argument("what", nargs="*", default=["kill", "limited", "fast"])
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=chosen.folder) as name:
+        folder = Path(name)
+        source, sha256 = make_file(folder / "source", chosen.mebibytes << 20)
+        server = subprocess.Popen(
+            [sys.executable, str(HERE / "download_server.py"), str(source), sha256],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            url = f"http://127.0.0.1:{server.stdout.readline().strip()}"
+            os.environ.update(URL=url, SHA256=sha256, SIZE=str(source.stat().st_size))
+            for what in chosen.what:
+                {"kill": kill, "limited": limited, "fast": fast}[what](url, folder, chosen.pairs)
+        finally:
+            server.kill()
+
+
+def make_file(path: Path, size: int) -> tuple[Path, str]:
+    digest = hashlib.sha256()
+    with path.open("wb") as file:
+        for seed in range(size >> 20):
+            piece = random.Random(seed).randbytes(1 << 20)
+            file.write(piece)
+            digest.update(piece)
+    return path, digest.hexdigest()
+
+
+def ask(url: str) -> int:
+    with urllib.request.urlopen(url) as answer:
+        return int(answer.read())
+
+
+# Ways to download. Each runs in a process of its own, so that starts and imports meet all alike.
+
+
+def ours(folder: Path, *, connections: int = 8, digest: bool = True) -> None:
+    from app_trainer_sdk.transfers import engine
+    from app_trainer_sdk.transfers.addresses import Guard
+    from app_trainer_sdk.transfers.download import Place, download
+    from app_trainer_sdk.transfers.progress import Meter, Nobody
+    from app_trainer_sdk.transfers.wanted import Patience, Wanted
+    from app_trainer_sdk.transfers.web import Web
+
+    sha256 = os.environ["SHA256"]
+    if not digest:
+
+        class NoDigest(engine.TailDigest):  # type: ignore[misc]
+            def _next(self) -> int:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._closed or self._allowed > self._read)
+                    self._read = self._allowed
+                    self._changed.notify_all()
+                    return 0 if self._closed else self._next()
+
+            @property
+            def sha256(self) -> str:
+                return sha256
+
+        engine.TailDigest = NoDigest  # type: ignore[misc]
+    tools = engine.Tools(Web(Guard(("127.0.0.1",))), Patience(connections=connections))
+    wanted = Wanted("file", (os.environ["URL"] + "/file",), int(os.environ["SIZE"]), sha256)
+    place = Place(folder / "partial", lambda sha256: folder / "final")
+    meter = Meter("file", total=0, told=Nobody(), now=time.monotonic)
+    print(time.time(), flush=True)
+    download(wanted, place, tools=tools, check=lambda: None, meter=meter)
+
+
+def bare(folder: Path) -> None:
+    import urllib3
+
+    pool = urllib3.HTTPConnectionPool("127.0.0.1", int(os.environ["URL"].rpartition(":")[2]), maxsize=8)
+    size = int(os.environ["SIZE"])
+    starts, lock = list(range(0, size, PART))[::-1], threading.Lock()
+    print(time.time(), flush=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    file = os.open(folder / "final", os.O_RDWR | os.O_CREAT)
+    os.ftruncate(file, size)
+
+    def work() -> None:
+        while True:
+            with lock:
+                if not starts:
+                    return
+                at = starts.pop()
+            said = {"Range": f"bytes={at}-{min(size, at + PART) - 1}", "Accept-Encoding": "identity"}
+            answer = pool.request("GET", "/file", headers=said, preload_content=False)
+            while piece := answer.read1(512 * 1024):
+                os.pwrite(file, piece, at)
+                at += len(piece)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    os.fsync(file)
+
+
+def hub(folder: Path) -> None:
+    os.environ.update(HF_ENDPOINT=os.environ["URL"], HF_HUB_DISABLE_XET="1", HF_HUB_DISABLE_PROGRESS_BARS="1")
+    import huggingface_hub
+
+    print(time.time(), flush=True)
+    huggingface_hub.hf_hub_download("a/b", "model.safetensors", revision="1" * 40, cache_dir=folder)
+
+
+WAYS = {
+    "ours": ours, "ours, no digest": lambda folder: ours(folder, digest=False),
+    "ours, 1 connection": lambda folder: ours(folder, connections=1), "bare urllib3": bare,
+    "huggingface_hub": hub,
+}  # fmt: skip
+
+
+def start(way: str, folder: Path) -> tuple[subprocess.Popen[str], float]:
+    """A process that downloads, and when it began (imports done)."""
+    process = subprocess.Popen(
+        [sys.executable, __file__, "--way", way, str(folder)], stdout=subprocess.PIPE, text=True
+    )
+    return process, float(process.stdout.readline())
+
+
+def timed(way: str, folder: Path) -> float:
+    """Seconds from the first request to the end of the process."""
+    process, began = start(way, folder)
+    code = process.wait()
+    seconds = time.time() - began
+    assert code == 0, way
+    shutil.rmtree(folder, ignore_errors=True)
+    return seconds
+
+
+def kill(url: str, folder: Path, pairs: int) -> None:
+    size = int(os.environ["SIZE"])
+    for way in ("ours", "huggingface_hub"):
+        shares = []
+        for _ in range(min(3, pairs)):
+            ask(f"{url}/limit/{2 * LIMIT if way == 'ours' else 16 * LIMIT}")  # about 320 MB/s for both
+            before = ask(f"{url}/stats")
+            process, _ = start(way, folder / "k")
+            while ask(f"{url}/stats") - before < size // 2:
+                time.sleep(0.001)
+            process.kill()
+            process.wait()
+            first = ask(f"{url}/stats")
+            process, _ = start(way, folder / "k")
+            process.wait()
+            shares.append((ask(f"{url}/stats") - first) / size)
+            shutil.rmtree(folder / "k", ignore_errors=True)
+        told = ", ".join(f"{each:.1%}" for each in shares)
+        print(f"kill -9 at 50 %, fetched again: {way:16} {told}" + ("  (bound 52 %)" if way == "ours" else ""))
+    ask(f"{url}/limit/0")
+
+
+def limited(url: str, folder: Path, pairs: int) -> None:
+    ask(f"{url}/limit/{LIMIT}")
+    ratios = []
+    for _ in range(min(2, pairs)):
+        one, eight = timed("ours, 1 connection", folder / "l"), timed("ours", folder / "l")
+        ratios.append(one / eight)
+        print(f"20 MB/s a connection: one {one:.2f} s, eight {eight:.2f} s, ratio {one / eight:.2f}  (bound 7)")
+    without = [timed("ours, no digest", folder / "l") for _ in range(3)]
+    hashing = [timed("ours", folder / "l") for _ in range(3)]
+    added = statistics.median(hashing) / statistics.median(without) - 1
+    print(f"20 MB/s a connection: the digest adds {added:+.1%} of the wall time  (bound 10 %)")
+    ask(f"{url}/limit/0")
+
+
+def fast(url: str, folder: Path, pairs: int) -> None:
+    ways = ("bare urllib3", "ours, no digest", "ours", "huggingface_hub")
+    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    for round_number in range(pairs + 1):
+        for way in ways:
+            took = timed(way, folder / "f")
+            if round_number:
+                seconds[way].append(took)
+    size = int(os.environ["SIZE"])
+    for way in ways:
+        paired = statistics.median(a / b for a, b in zip(seconds["bare urllib3"], seconds[way], strict=True))
+        rate = size / statistics.median(seconds[way]) / 1e6
+        print(f"no limit: {way:16} median {rate:6.0f} MB/s, {paired:.2f} of bare urllib3's rate, paired")
+    added = (
+        statistics.median(a / b for a, b in zip(seconds["ours"], seconds["ours, no digest"], strict=True)) - 1
+    )
+    print(f"no limit: the digest adds {added:+.1%} of the wall time, paired")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--way"]:
+        with contextlib.suppress(BrokenPipeError):
+            WAYS[sys.argv[2]](Path(sys.argv[3]))
+    else:
+        main()

@@ -1,0 +1,95 @@
+"""A fast HTTP server for benchmarks/download.py: one file, ranges, sendfile, and a limit for each connection.
+
+::
+
+    python benchmarks/download_server.py FILE SHA256
+
+Prints its port. ``GET /stats`` tells the bytes sent, ``GET /limit/20000000`` limits each connection to so many
+bytes a second (0 for none). Every other path is the file, with the headers that huggingface_hub asks for too.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import sys
+import threading
+import time
+
+RANGE = re.compile(rb"(?i)\r\nrange: bytes=(\d+)-(\d*)")
+SLICES_A_SECOND = 50
+
+
+class Server:
+    def __init__(self, path: str, sha256: str) -> None:
+        self.file = os.open(path, os.O_RDONLY)
+        self.size = os.fstat(self.file).st_size
+        self.etag = sha256
+        self.sent = 0
+        self.limit = 0
+        self.lock = threading.Lock()
+
+    def serve(self) -> None:
+        listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+        print(listener.getsockname()[1], flush=True)
+        while True:
+            connection, _ = listener.accept()
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            threading.Thread(target=self.talk, args=(connection,), daemon=True).start()
+
+    def talk(self, connection: socket.socket) -> None:
+        waiting = b""
+        try:
+            while True:
+                while b"\r\n\r\n" not in waiting:
+                    piece = connection.recv(65536)
+                    if not piece:
+                        return
+                    waiting += piece
+                head, _, waiting = waiting.partition(b"\r\n\r\n")
+                self.answer(connection, head + b"\r\n")
+        except OSError:
+            return
+        finally:
+            connection.close()
+
+    def answer(self, connection: socket.socket, head: bytes) -> None:
+        method, path, _ = head.split(b" ", 2)
+        if path == b"/stats" or path.startswith(b"/limit/"):
+            if path != b"/stats":
+                self.limit = int(path.rpartition(b"/")[2])
+            body = str(self.sent).encode()
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+            return
+        asked = RANGE.search(head)
+        start, end = 0, self.size
+        if asked:
+            start, end = int(asked[1]), min(self.size, int(asked[2] or self.size - 1) + 1)
+        said = [b"HTTP/1.1 206 Partial Content" if asked else b"HTTP/1.1 200 OK"]
+        if asked:
+            said.append(b"Content-Range: bytes %d-%d/%d" % (start, end - 1, self.size))
+        said += [
+            b"Content-Length: %d" % (end - start),
+            b'ETag: "%s"' % self.etag.encode(),
+            b"Accept-Ranges: bytes",
+        ]
+        said += [b"X-Repo-Commit: " + b"1" * 40, b"", b""]
+        connection.sendall(b"\r\n".join(said))
+        if method != b"HEAD":
+            self.send(connection, start, end)
+
+    def send(self, connection: socket.socket, start: int, end: int) -> None:
+        began, first = time.perf_counter(), start
+        while start < end:
+            most = self.limit // SLICES_A_SECOND if self.limit else 4 << 20
+            count = os.sendfile(connection.fileno(), self.file, start, min(most, end - start))
+            start += count
+            with self.lock:
+                self.sent += count
+            if self.limit and (ahead := (start - first) / self.limit - (time.perf_counter() - began)) > 0:
+                time.sleep(ahead)
+
+
+if __name__ == "__main__":
+    Server(sys.argv[1], sys.argv[2]).serve()
