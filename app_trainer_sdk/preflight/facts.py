@@ -23,6 +23,7 @@ from app_trainer_sdk.preflight.devices import Found, Probe
 from app_trainer_sdk.preflight.image import TorchBuild, installed_torch
 from app_trainer_sdk.preflight.present import present_devices
 from app_trainer_sdk.preflight.visible import Visible
+from app_trainer_sdk.transfers.cache import Cache, set_key
 
 REQUIRE_GPU = PREFIX + "REQUIRE_GPU"
 
@@ -156,4 +157,4 @@ def _is_installed(package: str) -> bool:
 
 
 def _is_cached(cache: Path, repository: str, revision: str) -> bool:
-    return (cache / "hub" / f"models--{repository.replace('/', '--')}" / "snapshots" / revision).is_dir()
+    return Cache(cache).knows(set_key("hub", repository, revision))

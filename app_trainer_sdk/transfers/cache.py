@@ -92,6 +92,10 @@ class Cache:
         folder = self._sets / key
         return folder if whole and all((folder / name).exists() for name in files) else None
 
+    def knows(self, key: str) -> bool:
+        """Whether a set was made once; its files may have been removed since."""
+        return (self._sets / f"{key}.json").is_file()
+
     def write_set(self, key: str, title: str, files: Mapping[str, str]) -> Path:
         """Make the folder of a set from digests by name; all are in the cache."""
         folder = self._sets / key

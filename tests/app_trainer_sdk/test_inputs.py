@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import logging
 import sys
 import threading
 import time
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 
 from app_trainer_sdk import ModelRow, WeightSource
 from app_trainer_sdk.errors import (
+    BadData,
     BadJob,
     DependencyUnavailable,
     ExitCode,
@@ -22,8 +25,8 @@ from app_trainer_sdk.errors import (
     StopRequested,
     TrainerError,
 )
-from app_trainer_sdk.inputs import fetch, fetch_inputs, fetch_weights, local_path
-from app_trainer_sdk.job import FileReference, read_job
+from app_trainer_sdk.inputs import fetch, fetch_inputs, fetch_small_files, fetch_weights, local_path
+from app_trainer_sdk.job import ArchiveLimits, FileReference, read_job
 
 BODY = bytes(range(256)) * 5000
 SHA256 = hashlib.sha256(BODY).hexdigest()
@@ -331,3 +334,84 @@ def test_a_wish_to_stop_is_noticed_between_weights(tmp_path: Path):
 
     with pytest.raises(StopRequested):
         fetch_weights(job(), row(hub="a/b"), tmp_path, check)
+
+
+def files_of(*servers: lying_server.LyingServer, **change: Any) -> Any:
+    """A job whose weights are the servers' files."""
+    files = [
+        {"path": f"sub/{at}.bin", "urls": [server.url], "size": len(server.body),
+         "sha256": hashlib.sha256(server.body).hexdigest(), **change}
+        for at, server in enumerate(servers)
+    ]  # fmt: skip
+    return job(weights={"base": {"files": files}})
+
+
+def test_weights_are_a_folder_of_files_with_mirrors(tmp_path: Path):
+    """Fetched once for all jobs; the identity is that of the digests, wherever they were had from."""
+    one, two = lying_server.LyingServer(BODY), lying_server.LyingServer(b"two")
+    try:
+        paths, identity = fetch_weights(files_of(one, two), row(), tmp_path, free)
+        folder, sent = paths["base"], one.sent
+        again = fetch_weights(files_of(one, two), row(), tmp_path, free)
+        moved = fetch_weights(files_of(one, two, urls=["http://127.0.0.1:9/gone"]), row(), tmp_path, free)
+    finally:
+        one.end()
+        two.end()
+
+    assert (folder / "sub" / "0.bin").read_bytes() == BODY
+    assert (folder / "sub" / "1.bin").read_bytes() == b"two"
+    assert again == moved == (paths, identity)
+    assert sent == one.sent == len(BODY)
+    assert identity["base"].startswith("files:")
+
+
+def test_small_files_come_first(tmp_path: Path):
+    """A plan can be made of them; the weights themselves come later, and the small ones do not come twice."""
+    large, small = lying_server.LyingServer(bytes(9 << 20)), lying_server.LyingServer(b"{}")
+    try:
+        found = fetch_small_files(files_of(large, small), row(), tmp_path, free)
+        before = large.sent, small.sent
+        paths, _ = fetch_weights(files_of(large, small), row(), tmp_path, free)
+    finally:
+        large.end()
+        small.end()
+
+    assert {name: path.read_bytes() for name, path in found["base"].items()} == {"sub/1.bin": b"{}"}
+    assert before == (0, 2)
+    assert small.sent == 2
+    assert (paths["base"] / "sub" / "0.bin").stat().st_size == 9 << 20
+    assert fetch_small_files(job(weights={"base": str(tmp_path)}), row(), tmp_path, free) == {}
+
+
+def test_an_archive_is_the_folder_it_becomes(tmp_path: Path, serve: Any):
+    """Local or downloaded; broken ones are 65, folders and wrong limits are told with the input."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("rows/one.jsonl", "{}")
+    (tmp_path / "a.zip").write_bytes(packed.getvalue())
+    server = serve(lambda handler, request: reply(handler, body=packed.getvalue()))
+    for url in (str(tmp_path / "a.zip"), f"{server.url}/b.zip?sig=x"):
+        folder = get(url, tmp_path / "in", kind="zip")
+
+        assert (folder / "rows" / "one.jsonl").read_text() == "{}"
+    with pytest.raises(BadData, match=r"limits/max_bytes\); change /inputs/dataset"):
+        get(
+            str(tmp_path / "a.zip"),
+            tmp_path / "other",
+            kind="zip",
+            limits=ArchiveLimits(max_files=1, max_bytes=1),
+        )
+    with pytest.raises(BadData, match="cannot be unpacked"):
+        get(str(tmp_path / "a.zip"), tmp_path / "other", kind="tar")
+    with pytest.raises(BadJob, match="is a folder"):
+        get(str(tmp_path), tmp_path / "other", kind="tar")
+
+
+def test_a_job_cannot_reach_into_the_platforms_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """64 with the platform's setting, for inputs and weights alike."""
+    monkeypatch.delenv("APP_TRAINER_ALLOW_HOSTS")
+    url = "http://169.254.169.254/latest/meta-data"
+    with pytest.raises(BadJob, match="APP_TRAINER_ALLOW_HOSTS"):
+        fetch_inputs(job(inputs={"dataset": url}), tmp_path, free)
+    with pytest.raises(BadJob, match="APP_TRAINER_ALLOW_HOSTS"):
+        fetch_weights(job(weights={"base": url}), row(), tmp_path, free)

@@ -345,3 +345,91 @@ def test_the_toy_needs_no_input():
     job = {"trainer": "app_trainer_sdk.testing.toys:ToyTrainer", "model": "toy-mlp"}
 
     assert check_job(read_job(job), ToyTrainer)[2] == "full"
+
+
+FILE = {"path": "model.safetensors", "urls": ["https://a/w"], "size": 3, "sha256": "0" * 64}
+
+
+def test_files_of_weights_are_normalised_before_they_are_checked():
+    """A string is one place of a file of that name, ``url`` one mirror; one mistake is told once."""
+    files = [
+        "https://host/w/model%20a.bin?sig=x",
+        {"path": "b", "url": "https://b"},
+        {"path": "c", "urls": "w/c"},
+    ]
+    job = read_job({**MINIMAL, "weights": {"base": {"files": files}}}, base=Path("/jobs"))
+    read = job.weights["base"].files
+
+    assert read is not None
+    assert [(each.path, each.urls) for each in read] == [
+        ("model a.bin", [files[0]]), ("b", ["https://b"]), ("c", ["/jobs/w/c"]),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("weights", "pointer", "words"),
+    [
+        ({"files": [{**FILE, "path": "../x"}]}, "/weights/base/files/0/path", "leaves its folder"),
+        ({"files": [{**FILE, "urls": []}]}, "/weights/base/files/0/urls", "a list"),
+        ({"files": [{**FILE, "urls": ["ftp://a"]}]}, "/weights/base/files/0/urls/0", "https://host/path"),
+        ({"files": [{**FILE, "sha265": "0" * 64}]}, "/weights/base/files/0/sha265", "did you mean 'sha256'?"),
+        ({"files": [{**FILE, "sha256": "0" * 63}]}, "/weights/base/files/0/sha256", "a string matching"),
+        ({"files": [3]}, "/weights/base/files/0", "an object"),
+    ],
+)
+def test_files_of_weights_that_cannot_be(weights: Any, pointer: str, words: str):
+    """Each with its own pointer."""
+    with pytest.raises(BadJob) as caught:
+        read_job({**MINIMAL, "weights": {"base": weights}})
+
+    assert [pointer] == [each.pointer for each in caught.value.problems]
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("weights", "pointer", "words"),
+    [
+        ({"files": [FILE, FILE]}, "/weights/base/files", "twice"),
+        ({"files": [FILE, {**FILE, "path": "model.safetensors/x"}]}, "/weights/base/files", "as a folder"),
+        ({"files": [FILE], "url": "a"}, "/weights/base", "url and files"),
+        ({"files": [FILE], "size": 3}, "/weights/base", "beside files"),
+    ],
+)
+def test_sets_of_weights_that_contradict_themselves(weights: Any, pointer: str, words: str):
+    """Two files of one name, two places, a digest of nothing."""
+    told = problems({**MINIMAL, "weights": {"base": weights}})
+
+    assert [pointer] == list(told)
+    assert words in told[pointer]
+
+
+def test_an_archive_says_its_kind_and_limits():
+    """Both are checked before anything is fetched."""
+    dataset = {"url": "a.zip", "kind": "zip", "limits": {"max_files": 3, "max_ratio": 10}}
+    job = read_job({**MINIMAL, "inputs": {"dataset": dataset}})
+
+    assert job.inputs["dataset"].limits is not None
+    assert job.inputs["dataset"].limits.max_files == 3
+    for change, pointer in (({"kind": "rar"}, "kind"), ({"limits": {"max_file": 1}}, "limits/max_file")):
+        with pytest.raises(BadJob) as caught:
+            read_job({**MINIMAL, "inputs": {"dataset": {**dataset, **change}}})
+        assert [f"/inputs/dataset/{pointer}"] == [each.pointer for each in caught.value.problems]
+
+
+def test_a_file_is_what_its_digest_says_and_not_where_it_lies():
+    """Fresh presigned URLs, other mirrors: the same job; another digest or an unsigned query: another."""
+    known = {"sha256": "0" * 64}
+    same = [
+        ({"url": "https://a/x?X-Amz-Signature=1", **known}, {"url": "https://b/y?X-Amz-Signature=2", **known}),
+        ({"url": "https://a/x?X-Amz-Signature=1"}, {"url": "https://a/x?X-Amz-Signature=2"}),
+    ]
+    other = [({"url": "https://a/x?id=1"}, {"url": "https://a/x?id=2"}), (known, {"sha256": "1" * 64})]
+    for pairs, equal in ((same, True), (other, False)):
+        for one, two in pairs:
+            names = {
+                read_job({**MINIMAL, "inputs": {"dataset": {"url": "https://a", **each}}}).identifier()
+                for each in (one, two)
+            }
+            assert (len(names) == 1) is equal
+    files = [{"files": [{**FILE, "urls": urls}]} for urls in (["https://a"], ["https://b", "https://c"])]
+    assert len({read_job({**MINIMAL, "weights": {"base": each}}).identifier() for each in files}) == 1

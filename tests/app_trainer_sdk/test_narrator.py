@@ -107,3 +107,15 @@ def test_memory_that_ran_out(tmp_path: Path):
     assert [event.type for event in sink.events] == ["job.recovered"] * 2
     assert "out of memory at update 3: microbatch 8 → 4 at the same global batch; CUDA" in told.getvalue()
     assert "memory evaluating test after update 3: 2 → 1 rows at once, the same sums; CUDA" in told.getvalue()
+
+
+def test_a_transfer_is_a_line_for_people_and_one_row_for_the_control_plane(tmp_path: Path):
+    """How far it is goes to the console only; what it did is the end of a phase."""
+    teller, sink, told = narrator(tmp_path)
+    teller.transferring("weights base: 1 B of 2 B", 1, 2)
+    teller.transferred({"phase": "weights base", "bytes": 2, "seconds": 0.1})
+
+    assert told.getvalue() == "weights base: 1 B of 2 B\n"
+    assert [(event.type, event.document["edge"]) for event in sink.events] == [("job.phase", "end")]
+    assert sink.events[0].document["row"]["bytes"] == 2
+    assert sink.events[0].document["phase"] == {"name": "weights base"}

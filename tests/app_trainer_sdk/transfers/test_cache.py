@@ -49,6 +49,8 @@ def test_a_set_is_a_folder_of_links(tmp_path: Path):
     assert cache.digests("one") == {"config.json": config, "sub/model.safetensors": weights}
     assert cache.write_set("one", "a/b@c", {"config.json": config}) == folder
     assert cache.read_set("three") is None
+    assert cache.knows("one")
+    assert not cache.knows("three")
 
 
 @pytest.mark.parametrize("damage", ["missing", "size", "link", "list"])
