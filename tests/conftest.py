@@ -14,7 +14,8 @@ settings.load_profile("shared")
 
 #: Files are dealt to processes in this order: one of these at the end would leave the other process idle.
 LONGEST = (
-    "test_readme.py", "test_kills.py", "test_compiled.py", "test_memory.py", "test_new.py", "test_team.py",
+    "test_readme.py", "test_kills.py", "test_compiled.py", "test_memory.py", "test_team.py", "test_pilot.py",
+    "test_trainer.py", "test_run.py",
     "test_killed.py",  # finds the weights that the README's job has converted
 )  # fmt: skip
 

@@ -17,7 +17,7 @@ from app_trainer_sdk.errors import InternalError
 from app_trainer_sdk.handle import Run
 from app_trainer_sdk.values import JSON, Artifact, Snapshot
 from trainer_images.text.answers import answer_all, control
-from trainer_images.text.model import add_lora, peft_names
+from trainer_images.text.model import add_lora, lean_peft
 from trainer_images.text.rows import Row
 from trainer_images.text.splits import HELD_OUT, split_rows
 from trainer_images.text.weights import base_identity, load_model, load_tokenizer, weights_folder
@@ -67,9 +67,9 @@ def replay(run: Run, directory: Path, controls: Sequence[JSON]) -> list[JSON]:
     """Answer the controls with the artifact in the folder ``directory``, loaded as its user would load it."""
     tokenizer = load_tokenizer(directory)
     if run.method == "lora":
-        from peft import PeftModel
+        with lean_peft():
+            from peft import PeftModel
 
-        with peft_names():
             model = PeftModel.from_pretrained(_base_model(run), directory, local_files_only=True)
     else:
         model = load_model(directory, dtype=DTYPES[run.settings.export_dtype])

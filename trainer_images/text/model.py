@@ -7,6 +7,7 @@ forward pass.
 from __future__ import annotations
 
 import contextlib
+import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -42,8 +43,9 @@ def build_model(run: Run, *, weights: bool) -> Modules:
 
 def add_lora(run: Run, base: Any) -> Any:
     """The base model frozen, inside a peft model whose new matrices train in fp32."""
-    # Importing peft takes a second, which full fine-tuning need not pay.
-    from peft import LoraConfig, get_peft_model
+    # Importing peft takes a while, which full fine-tuning need not pay.
+    with lean_peft():
+        from peft import LoraConfig, get_peft_model
 
     settings = run.settings
     targets = settings.lora_targets
@@ -59,16 +61,25 @@ def add_lora(run: Run, base: Any) -> Any:
         base_model_name_or_path=name,
         revision=revision or None,
     )
-    with peft_names():
+    with lean_peft():
         return get_peft_model(base, config)
 
 
 @contextlib.contextmanager
-def peft_names() -> Iterator[None]:
-    """Bear peft 0.21 asking transformers 5.24 by a deprecated name; may go with a newer peft."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
-        yield
+def lean_peft() -> Iterator[None]:
+    """Inside, peft finds no bitsandbytes that is not there yet: it wants it for quantised base weights alone,
+    none are here, and it takes a second. And peft 0.21 may ask transformers 5.24 by a deprecated name.
+    """
+    hidden = "bitsandbytes" not in sys.modules
+    if hidden:
+        sys.modules["bitsandbytes"] = None  # type: ignore[assignment]
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+            yield
+    finally:
+        if hidden:
+            del sys.modules["bitsandbytes"]
 
 
 def language_model(root: nn.Module) -> Any:

@@ -30,6 +30,7 @@ for method, question in asked.items():
         directory=path, cache=path, weights={"base": pathlib.Path(question["base"])},
     )
     print(json.dumps(TextTrainer().replay(run, path, question["controls"])))
+assert "bitsandbytes" not in sys.modules, "a second for what no artifact needs"
 """
 
 
@@ -108,7 +109,7 @@ def test_the_adapter_is_a_standard_peft_folder(artifacts, narrow):
     directory = artifacts["lora"][1] / "adapter"
     config = json.loads((directory / "adapter_config.json").read_text())
     base = weights.load_model(narrow, dtype=torch.float32, keep_layers=2)
-    with model.peft_names():
+    with model.lean_peft():
         loaded = PeftModel.from_pretrained(base, directory)
 
     assert config["base_model_name_or_path"] == "HuggingFaceTB/SmolLM2-135M-Instruct"
