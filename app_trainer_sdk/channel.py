@@ -66,6 +66,11 @@ class StopToken:
         self.looks += not _elsewhere
         return self._asked
 
+    @property
+    def wished(self) -> bool:
+        """Whether there is a wish; asking is no sign of life."""
+        return self._asked is not None
+
     def begin_saving(self) -> None:
         """From here on only a request that gives up the checkpoint interrupts."""
         self._saving = True
@@ -78,7 +83,7 @@ class RankChannel:
         connection: the socket to the supervisor, or None when there is none (a trainer run in process).
         token: what a stop request sets.
         leave: called when the supervisor is gone.
-        heard: called after each wish to stop, in another thread than the main one.
+        heard: called after each wish to stop, and about every second from then on, in another thread.
     """
 
     def __init__(
@@ -132,7 +137,9 @@ class RankChannel:
             self._leave()
 
     def _pulse(self) -> None:
-        """Say that the rank moves, if it does. A thread of its own would always say so."""
+        """Say that the rank moves, if it does (a thread of its own would always say so); repeat a wish."""
+        if self._token.wished and self._heard is not None:
+            self._heard()
         looks, self._looks = self._looks, self._token.looks
         if self._looks > looks and not self._closing:
             self.say("pulse")

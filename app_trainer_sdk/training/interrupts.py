@@ -14,11 +14,13 @@ import threading
 from collections.abc import Iterator
 
 from app_trainer_sdk.channel import StopToken
+from app_trainer_sdk.errors import StopRequested
 
 SIGNAL = signal.SIGUSR2
 
 _token: StopToken | None = None
 _depth = 0
+_raised: StopRequested | None = None
 
 
 def install(token: StopToken) -> None:
@@ -29,7 +31,10 @@ def install(token: StopToken) -> None:
 
 
 def nudge() -> None:
-    """Make the main thread look for a wish, if it is at a place where that loses nothing; from any thread."""
+    """Make the main thread look for a wish, if it is at a place where that loses nothing; from any thread.
+
+    Once may not be enough: a signal just before a wait in the kernel begins does not shorten it.
+    """
     ident = threading.main_thread().ident
     assert ident is not None
     signal.pthread_kill(ident, SIGNAL)
@@ -55,5 +60,13 @@ def interruptible(*, really: bool = True) -> Iterator[None]:
 
 
 def _interrupt() -> None:
-    if _depth and _token is not None:
+    """Raise a wish, once: cleaning up after it is not interrupted again."""
+    global _raised
+    if not _depth or _token is None:
+        return
+    try:
         _token.check()
+    except StopRequested as wish:
+        if wish is not _raised:
+            _raised = wish
+            raise

@@ -181,7 +181,9 @@ def _hear(connection: Connection, token: StopToken, say: Callable[[str, Any], No
     except (EOFError, OSError):
         return
     token.request(asked.reason, checkpoint=asked.checkpoint)
-    interrupts.nudge()
+    while True:  # until the process ends, soon
+        interrupts.nudge()
+        time.sleep(PULSE_SECONDS)
 
 
 def _portable(error: BaseException, phase: str) -> BaseException:

@@ -19,8 +19,11 @@ def token():
     """A token whose wishes interrupt this thread; nothing of it stays."""
     before = signal.getsignal(interrupts.SIGNAL)
     found = StopToken()
+    found.askers = []
     interrupts.install(found)
     yield found
+    for each in found.askers:
+        each.join()
     interrupts._token = None
     signal.signal(interrupts.SIGNAL, before)
 
@@ -29,9 +32,12 @@ def ask_soon(token, **wish):
     def ask():
         time.sleep(0.1)
         token.request("interrupted", **wish)
-        interrupts.nudge()
+        for _ in range(5):
+            interrupts.nudge()
+            time.sleep(0.1)
 
-    threading.Thread(target=ask).start()
+    token.askers.append(threading.Thread(target=ask))
+    token.askers[-1].start()
 
 
 def test_a_long_sleep(token):
@@ -42,6 +48,23 @@ def test_a_long_sleep(token):
         time.sleep(20)
 
     assert time.monotonic() - started < 5
+
+
+def test_cleaning_up_is_not_interrupted(token):
+    """What follows the wish may take its time, though the wish is repeated."""
+    cleaned = []
+
+    def work():
+        try:
+            time.sleep(20)
+        finally:
+            cleaned.extend(time.sleep(0.02) for _ in range(20))
+
+    ask_soon(token)
+    with pytest.raises(StopRequested), interruptible():
+        work()
+
+    assert len(cleaned) == 20
 
 
 @pytest.mark.parametrize("really", [False, None])
