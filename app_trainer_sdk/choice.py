@@ -25,7 +25,9 @@ ROWS_OF_A_LAUNCH = 1.0
 #: Larger microbatches gain less than two hundredths more.
 MOST_ROWS = 64
 
-KNOBS = ("microbatch", "gradient_accumulation_steps", "gradient_checkpointing", "optim_8bit", "mixed_precision")
+#: The microbatch goes with its number in an update.
+SPLIT = ("microbatch", "gradient_accumulation_steps")
+KNOBS = (*SPLIT, "gradient_checkpointing", "optim_8bit", "mixed_precision")
 
 
 @dataclass(frozen=True)
@@ -144,9 +146,9 @@ def choose(
     return None, considered
 
 
-def freed(settings: Hyperparameters) -> Hyperparameters:
-    """The settings with every knob that trades memory for time open again; the global batch stays."""
-    return settings.model_copy(update=dict.fromkeys(KNOBS, "auto"))
+def freed(settings: Hyperparameters, knobs: Sequence[str] = KNOBS) -> Hyperparameters:
+    """The settings with knobs that trade memory for time open again; the global batch stays."""
+    return settings.model_copy(update=dict.fromkeys(knobs, "auto"))
 
 
 def changes(settings: Hyperparameters, candidate: Candidate) -> dict[str, Any]:

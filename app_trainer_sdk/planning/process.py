@@ -23,16 +23,24 @@ GRADE = "predicted, CPU kernels; context, libraries and headroom declared"
 Ask = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
-def ask(request: Mapping[str, Any]) -> dict[str, Any]:
+def ask(request: Mapping[str, Any], *, seconds: float | None = None) -> dict[str, Any]:
     """What the planning process answers.
+
+    Args:
+        request: what is asked.
+        seconds: how long it may take; None waits for ever.
 
     Raises:
         TrainerError: what it refused, or that it did not answer.
     """
     environment = {**os.environ, **QUIET}
-    done = subprocess.run(
-        PROGRAM, input=json.dumps(request), capture_output=True, text=True, env=environment, check=False
-    )
+    try:
+        done = subprocess.run(
+            PROGRAM, input=json.dumps(request), capture_output=True, text=True, env=environment, check=False,
+            timeout=seconds,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise InternalError(f"planning took longer than {seconds:.0f} s") from None
     try:
         found: dict[str, Any] = json.loads(done.stdout)
     except ValueError:

@@ -134,7 +134,7 @@ def _make_room(
     if trainer.coupled_rows or most <= 1:
         why_not = oom.COUPLED if trainer.coupled_rows else "one row is the least"
         what = f"the evaluation of {split} in phase train with {most} rows at once"
-        raise oom.refusal(run, state, shortage, inputs, why_not, what)
+        raise oom.refusal(trainer, run, state, shortage, inputs, why_not, what)
     if run.device.type == "cuda":
         torch.cuda.empty_cache()
     state.measured_rows = most // 2

@@ -19,6 +19,7 @@ import torch
 
 from app_trainer_sdk.errors import ExitCode, GpuOutOfMemory, HostOutOfMemory, PeerFailed, TrainerError, origins
 from app_trainer_sdk.outcome import memory_code
+from app_trainer_sdk.training import nearest
 from app_trainer_sdk.training.feed import LoadedWindow
 from app_trainer_sdk.training.memory import probe_for, size_text
 from app_trainer_sdk.training.state import SupervisedState
@@ -114,7 +115,7 @@ def make_room(
     before = state.settings.microbatch
     why_not = shortage.why_not or _why_not(trainer, state, before)
     if why_not:
-        raise refusal(run, state, shortage, inputs, why_not)
+        raise refusal(trainer, run, state, shortage, inputs, why_not)
     state.optimizer.zero_grad(set_to_none=True)
     if run.device.type == "cuda":
         torch.cuda.empty_cache()
@@ -149,12 +150,13 @@ def _why_not(trainer: SupervisedTrainer, state: SupervisedState, microbatch: int
 
 
 def refusal(
-    run: Run, state: SupervisedState, shortage: Shortage, inputs: Mapping[str, JSON], why_not: str,
-    what: str = "",
+    trainer: SupervisedTrainer, run: Run, state: SupervisedState, shortage: Shortage,
+    inputs: Mapping[str, JSON], why_not: str, what: str = "",
 ) -> TrainerError:  # fmt: skip
     """The end of the run: where, with which inputs, what memory was held, and what else there is to change.
 
     Args:
+        trainer: the trainer.
         run: the handle.
         state: for what was done so far, and its settings.
         shortage: what happened.
@@ -174,7 +176,7 @@ def refusal(
     return kind(
         f"no memory for {what or update}, and {why_not}; inputs {inputs}; {held}; {shortage.text}",
         expected="room for the optimizer's state" if shortage.step else "room for one microbatch",
-        setting=nearest_settings(state, step=shortage.step),
+        setting=nearest.hint(trainer, run, state, nearest_settings(state, step=shortage.step)),
     )  # fmt: skip
 
 

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 
 from app_trainer_sdk.choice import (
+    KNOBS,
+    SPLIT,
     Candidate,
     Considered,
     changes,
@@ -160,6 +162,31 @@ class Planner:
         """What comes nearest to fitting."""
         candidates = self._candidates(card, settings, plan)
         return min(candidates, key=lambda each: each.leanness)
+
+    def nearest(self, card: Card) -> dict[str, Any]:
+        """What fits a card on which the job's own settings ran out of memory, whatever was predicted of them.
+
+        Returns:
+            ``settings`` to change (None where none would do), ``needed_bytes`` with them or at the leanest,
+            ``available_bytes``, and ``card``, the smallest of the catalog that is larger and fits.
+        """
+        own = self._leanest(card, self._asked, self._plan(card, self._asked))
+        failed = self._terms(self._ways.predict(own), card)["needed_bytes"]
+        least = dataclasses.replace(card, memory_bytes=min(card.memory_bytes, failed - 1))
+        for knobs in (KNOBS[len(SPLIT) :], KNOBS):  # the split stays where that is enough
+            settings = freed(self._asked, knobs)
+            plan = self._plan(card, settings)
+            chosen, _ = self._choose(least, settings, plan)
+            if chosen:
+                break
+        best = chosen or self._leanest(card, settings, plan)
+        larger = (each for each in sorted(CARDS, key=_size_of) if each.memory_bytes > card.memory_bytes)
+        return {
+            "settings": changes(self._asked, chosen) if chosen else None,
+            "needed_bytes": self._terms(self._ways.predict(best), card)["needed_bytes"],
+            "available_bytes": card.memory_bytes,
+            "card": next((each.name for each in larger if self._can_fit(each)), None),
+        }
 
     def _nearest(self, card: Card) -> dict[str, Any]:
         """Settings that would fit this card, and the smallest card that would fit the job's own."""

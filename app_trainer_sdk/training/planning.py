@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 def answer(request: Mapping[str, Any], *, settled: Callable[[], None] = lambda: None) -> dict[str, Any]:
     """Plan ``request["job"]`` on each of ``request["cards"]`` for ``request["replicas"]`` ranks.
 
+    With ``request["nearest"]`` only what fits the first of them, where the job as it is did not.
     With ``request["here"]`` the cards are those of this machine, and 8-bit state is tried before it is chosen.
     ``request["measured"]`` is what a pilot measured. Or tell the floors of ``request["trainer"]``, when that is
     asked. ``settled`` is called once all is imported and before anything is rehearsed.
@@ -41,6 +42,8 @@ def answer(request: Mapping[str, Any], *, settled: Callable[[], None] = lambda: 
         planner = _planner(job, replicas=replicas, measured=measured)
         _ = planner.size  # the trainer's own imports
         settled()
+        if request.get("nearest"):
+            return planner.nearest(Card(**request["cards"][0]))
         plans = [planner.on(Card(**card)) for card in request["cards"]]
         if request.get("here") and (problem := _state_problem(plans)):
             planner = _planner(job, replicas=replicas, eight_bit_problem=problem, measured=measured)

@@ -78,7 +78,7 @@ def make_update(trainer: SupervisedTrainer, run: Run, state: SupervisedState, wi
         return settle_update(trainer, state, update, buffers)
     except oom.OutOfMemoryHere as error:
         why = error.shortage.why_not or "a rehearsal tries nothing smaller"
-        raise oom.refusal(run, state, error.shortage, oom.described_inputs(window), why) from None
+        raise oom.refusal(trainer, run, state, error.shortage, oom.described_inputs(window), why) from None
 
 
 def _window(settings: Hyperparameters, batch: Batch, *, last: bool) -> LoadedWindow:
