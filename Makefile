@@ -63,6 +63,7 @@ bench: $(BENCH)/.ready
 	$(BENCH)/bin/python benchmarks/checkpoint_stall.py
 	$(BENCH)/bin/python benchmarks/first_update.py
 	$(BENCH)/bin/python benchmarks/feature_head.py
+	$(BENCH)/bin/python benchmarks/callback_overhead.py
 
 clean:
 	rm -rf $(VENV) $(BENCH) build .cache

@@ -1,19 +1,32 @@
-"""Writes ``docs/reference/hyperparameters.md`` from the settings themselves: ``python docs/make_reference.py``.
+"""Writes the generated pages of ``docs/reference``, settings and events: ``python docs/make_reference.py``.
 
-A test compares the file with what this prints, so the reference is never behind the code.
+A test compares the files with what this prints, so the reference is never behind the code.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
+
+from pydantic import BaseModel
 
 from app_trainer_sdk.hyperparameters import Hyperparameters
 from app_trainer_sdk.registry import all_trainers
+from app_trainer_sdk.schemas.event import (
+    TYPES,
+    Envelope,
+    Failure,
+    Outputs,
+    Performance,
+    Phase,
+    Progress,
+    Spread,
+)
 from app_trainer_sdk.validation import expectation
 
 TARGET = Path(__file__).parent / "reference" / "hyperparameters.md"
+EVENTS = Path(__file__).parent / "reference" / "events.md"
 
 
 def reference() -> str:
@@ -36,6 +49,42 @@ def reference() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+def events_reference() -> str:
+    """The page of event types."""
+    lines = [
+        "# Events",
+        "",
+        "Generated from the code (`python docs/make_reference.py`); "
+        "`app-trainer schema event` prints the JSON Schema. How they travel: [callbacks](../callbacks.md).",
+        "",
+        "To fit into 4,096 bytes an event may lose any key that is not of the envelope.",
+        "",
+        "## Envelope",
+        "",
+        *_keys(Envelope, without=set()),
+        "",
+        "## Types",
+    ]
+    for each in TYPES:
+        (name,) = get_args(each.model_fields["type"].annotation)
+        lines += ["", f"### `{name}`", "", str(each.__doc__), ""]
+        lines += _keys(each, without={*Envelope.model_fields, "type"})
+    lines += ["", "## Parts"]
+    for part in (Phase, Progress, Spread, Performance, Outputs, Failure):
+        lines += ["", f"### {part.__name__}", "", str(part.__doc__), "", *_keys(part, without=set())]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _keys(model: type[BaseModel], without: set[str]) -> Iterator[str]:
+    schema = model.model_json_schema()
+    yield "| key | value | meaning |"
+    yield "|---|---|---|"
+    for name, field in schema["properties"].items():
+        if name not in without:
+            allowed = expectation(field, schema).replace("|", "\\|")
+            yield f"| `{name}` | {allowed} | {field.get('description', '')} |"
+
+
 def _table(schema: Mapping[str, Any], fields: Mapping[str, Any]) -> Iterator[str]:
     yield "| setting | default | unit | allowed | meaning |"
     yield "|---|---|---|---|---|"
@@ -53,3 +102,4 @@ def _defaults(defaults: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 
 if __name__ == "__main__":
     TARGET.write_text(reference(), encoding="utf-8")
+    EVENTS.write_text(events_reference(), encoding="utf-8")

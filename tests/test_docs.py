@@ -96,12 +96,19 @@ def test_the_code_of_the_page_on_data_runs(tmp_path):
 
 
 def test_the_reference_is_generated_from_the_code():
-    """docs/reference/hyperparameters.md is what docs/make_reference.py writes."""
+    """The generated pages are what docs/make_reference.py writes."""
     spec = importlib.util.spec_from_file_location("make_reference", ROOT / "docs" / "make_reference.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
 
     assert module.TARGET.read_text(encoding="utf-8") == module.reference()
+    assert module.EVENTS.read_text(encoding="utf-8") == module.events_reference()
+
+
+def test_the_control_plane_in_the_page_of_callbacks_works():
+    """Its last block, as it stands."""
+    code = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "callbacks.md").read_text(), flags=re.DOTALL)
+    exec(code[-1], {})
 
 
 def test_exit_codes_in_the_documents_are_those_of_the_code():
