@@ -39,10 +39,13 @@ demo: setup
 test: setup
 	$(RUN) -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
-# Hundreds of kills where the tests make thirty; each job must end as one that nobody touched.
+# Hundreds of kills where the tests make thirty; each job must end as one that nobody touched. Then hundreds of
+# short jobs whose processes, network and clock fail at random; what was told must be what is there.
 SOAK_KILLS ?= 300
+SOAK_JOBS ?= 200
 soak: setup
 	SOAK_KILLS=$(SOAK_KILLS) $(RUN) -m pytest --capture=no tests/app_trainer_sdk/training/test_kills.py
+	SOAK_JOBS=$(SOAK_JOBS) $(RUN) -m pytest --capture=no tests/app_trainer_sdk/test_fault_campaign.py
 
 check: setup
 	$(VENV)/bin/ruff check .

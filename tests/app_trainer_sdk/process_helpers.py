@@ -107,20 +107,33 @@ def supervise(
     return Told(code, folder / "dir", [dict(each.document) for each in sink.events], console.getvalue())
 
 
-def start_supervisor(folder: Path, body: str, *, below: Sequence[str] = ()) -> subprocess.Popen[bytes]:
-    """The same as a process of its own, which ends with the job's code.
+def start_supervisor(
+    folder: Path, body: str, *, below: Sequence[str] = (), job: Mapping[str, Any] | None = None,
+    before: str = "", environment: Mapping[str, str] | None = None,
+) -> subprocess.Popen[bytes]:  # fmt: skip
+    """The same as a process of its own, which sends events where the job says and ends with the job's code.
 
     Args:
         folder: a folder of its own.
         body: Python after :data:`HEAD`.
         below: the beginning of the command, such as a program that makes a namespace.
+        job: parts of the job document.
+        before: Python that the process does first.
+        environment: variables.
     """
-    code = "import sys, pathlib, process_helpers as h; "
-    code += "sys.exit(h.supervise(pathlib.Path(sys.argv[1]), sys.argv[2]).code)"
+    (folder / "job.json").write_text(json.dumps({**TOY, **(job or {})}))
+    code = before + (
+        "\nimport sys, pathlib, process_helpers as h\n"
+        "folder = pathlib.Path(sys.argv[1])\n"
+        "one = h.Supervisor(h.load_job(folder / 'job.json'), h.JobDirectory(folder / 'dir'),\n"
+        "                   h.Console(quiet=True), program=h.program(sys.argv[2]))\n"
+        "sys.exit(one.run())"
+    )
     paths = [str(Path(__file__).parent), *sys.path]
     own = {name: value for name, value in os.environ.items() if not name.startswith("APP_TRAINER_")}
     own |= {"PYTHONPATH": os.pathsep.join(paths), "APP_TRAINER_CACHE_DIR": str(folder / "cache")}
-    return subprocess.Popen([*below, sys.executable, "-c", code, str(folder), body], env=own)
+    words = [*below, sys.executable, "-c", code, str(folder), body]
+    return subprocess.Popen(words, env={**own, **(environment or {})})
 
 
 def alive(pid: int) -> bool:
