@@ -1,0 +1,145 @@
+"""Wishes to stop: which one stands, when the grace is over, and deadlines as an environment writes them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from app_trainer_sdk import stops as module
+from app_trainer_sdk.errors import BadJob, ExitCode, StopRequested
+from app_trainer_sdk.stops import Stops, seconds_to_deadline
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Orders are looked at often, and a second signal counts soon."""
+    monkeypatch.setattr(module, "TICK_SECONDS", 0.02)
+    monkeypatch.setattr(module, "SECOND_SIGNAL_SECONDS", 0.2)
+    for name in ("MAX_RUNTIME_SECONDS", "DEADLINE", "GRACE_SECONDS"):
+        monkeypatch.delenv("APP_TRAINER_" + name, raising=False)
+
+
+def heard(*acts: Any, wait: float = 0.0) -> tuple[Stops, list[tuple[str, bool]]]:
+    """What was told of these signals and orders, each given time to be heard."""
+    told: list[tuple[str, bool]] = []
+    stops = Stops(lambda wish: told.append((wish.reason, wish.checkpoint)))
+    with stops.listening():
+        for act in acts:
+            os.kill(os.getpid(), act) if isinstance(act, int) else stops.order(act)
+            time.sleep(wait or 0.06)
+    return stops, told
+
+
+@pytest.mark.parametrize(
+    ("acts", "told"),
+    [
+        ([signal.SIGTERM], [("interrupted", True)]),
+        ([signal.SIGINT, signal.SIGTERM], [("interrupted", True)]),
+        (["cancel"], [("canceled", True)]),
+        (["gone", signal.SIGTERM], [("canceled", True)]),
+        (["fenced"], [("fenced", False)]),
+        ([signal.SIGTERM, "cancel"], [("interrupted", True)]),
+        ([signal.SIGTERM, "fenced"], [("interrupted", True), ("fenced", False)]),
+        (["fenced", "cancel"], [("fenced", False)]),
+    ],
+)
+def test_the_first_wish_stands(acts: list[Any], told: list[tuple[str, bool]]):
+    """A6: but for a newer attempt, which goes before all else."""
+    stops, found = heard(*acts)
+
+    assert found == told
+    with pytest.raises(StopRequested):
+        stops.check()
+
+
+def test_a_second_signal_later():
+    """A6: it takes the checkpoint away and leaves the reason; a third one changes nothing."""
+    _, found = heard("cancel", signal.SIGTERM, signal.SIGTERM, wait=0.3)
+
+    assert found == [("canceled", True), ("canceled", False)]
+
+
+def test_handlers_are_put_back():
+    """Who used signals before has them again."""
+    before = [signal.getsignal(number) for number in (*module.SIGNALS, signal.SIGALRM)]
+    heard(signal.SIGTERM)
+
+    assert before == [signal.getsignal(number) for number in (*module.SIGNALS, signal.SIGALRM)]
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
+
+
+def test_an_order_from_another_thread_interrupts_a_wait():
+    """L4: within a tick, whatever the main thread waits for."""
+    stops = Stops(lambda wish: None)
+    started = time.monotonic()
+    threading.Timer(0.05, stops.order, ("cancel",)).start()
+    with stops.listening(), pytest.raises(StopRequested) as caught, stops.interruptible():
+        time.sleep(30)
+
+    assert caught.value.code is ExitCode.CANCELED
+    assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize(("grace", "reserve"), [("10", 2.0), ("100", 5.0)])
+def test_the_grace(monkeypatch: pytest.MonkeyPatch, grace: str, reserve: float):
+    """A6: kept are two seconds or 5 %; for the last words what is left of the grace, less a second."""
+    monkeypatch.setenv("APP_TRAINER_GRACE_SECONDS", grace)
+    now = [1000.0]
+    stops, _ = heard(signal.SIGTERM)
+    began = stops._asked_at
+    monkeypatch.setattr(module.time, "monotonic", lambda: began + now[0])
+
+    for now[0], over in ((float(grace) - reserve - 0.1, False), (float(grace) - reserve + 0.1, True)):
+        assert stops.overdue is over
+    now[0] = float(grace) - 3
+    assert stops.seconds_to_tell(15.0) == pytest.approx(2.0)
+    now[0] = float(grace) + 3
+    assert stops.seconds_to_tell(15.0) == 0.0
+
+
+def test_what_the_grace_was_spent_on():
+    """A6: measured, as seconds and as shares; before anybody asked nothing is booked."""
+    stops = Stops(lambda wish: None)
+    with stops.listening(), stops.spending("checkpoint"):
+        time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.1)
+    document = stops.document()
+
+    assert document is not None
+    assert 0.1 <= document["seconds"]["checkpoint"] < 10
+    assert document["share_of_grace"]["checkpoint"] == pytest.approx(
+        document["seconds"]["checkpoint"] / 30, abs=1e-3
+    )
+    assert Stops(lambda wish: None).document() is None
+
+
+def test_deadlines(monkeypatch: pytest.MonkeyPatch):
+    """A1: the nearer one of the two; a moment in UTC unless it says otherwise."""
+    assert seconds_to_deadline() == float("inf")
+    monkeypatch.setenv("APP_TRAINER_MAX_RUNTIME_SECONDS", "3600")
+    assert seconds_to_deadline() == 3600
+    monkeypatch.setattr(module.time, "time", lambda: 1_790_000_000.0)
+    for text, left in (
+        ("1790000060", 60), ("2026-09-21T14:14:00Z", 40), ("2026-09-21T14:14:00", 40),
+        ("2026-09-21T16:14:00+02:00", 40), ("2020-01-01T00:00:00Z", -212_163_200),
+    ):  # fmt: skip
+        monkeypatch.setenv("APP_TRAINER_DEADLINE", text)
+        assert seconds_to_deadline() == left
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("MAX_RUNTIME_SECONDS", "soon"), ("MAX_RUNTIME_SECONDS", "0"), ("MAX_RUNTIME_SECONDS", "nan"),
+     ("DEADLINE", "tomorrow"), ("DEADLINE", "inf")],
+)  # fmt: skip
+def test_a_deadline_that_is_none(monkeypatch: pytest.MonkeyPatch, name: str, text: str):
+    """A1: refused with the variable: a run that nobody ends costs money."""
+    monkeypatch.setenv("APP_TRAINER_" + name, text)
+    with pytest.raises(BadJob, match=f"APP_TRAINER_{name} is '{text}'"):
+        Stops(lambda wish: None)
