@@ -135,6 +135,7 @@ class CardPlan(_Part):
     price_per_hour: float | None = Field(description="As the caller said; none is known here.")
     sharding: Sharding | None = Field(None, description="Only where it does not fit.")
     nearest: Nearest | None = Field(None, description="Only where it does not fit.")
+    refused: str | None = Field(None, description="Why such a card cannot compute what was asked for.")
 
 
 class PlanDocument(_Part):

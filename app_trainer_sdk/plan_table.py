@@ -49,6 +49,9 @@ def _sheet_row(plan: Mapping[str, Any]) -> list[str]:
 def _why_not(plan: Mapping[str, Any]) -> Iterator[str]:
     if plan["fits"]:
         return
+    if plan.get("refused"):
+        yield plan["refused"]
+        return
     yield f"{plan['card']['name']} is too small even at its leanest; it would fit with {ways_that_fit(plan)}"
 
 

@@ -123,6 +123,15 @@ class Planner:
             answer["nearest"] = self._nearest(card)
         return answer
 
+    def refused(self, card: Card, why: str) -> dict[str, Any]:
+        """The plan for a card without the arithmetic that was asked for: its memory as if it had it."""
+        told = self.on(dataclasses.replace(card, bf16=True))
+        return {
+            **told, "card": dataclasses.asdict(card), "fits": False, "chosen": None, "relative_time": None,
+            "considered": [], "refused": why, "sharding": None,
+            "nearest": {"settings": {"mixed_precision": "auto"}, "card": None},
+        }  # fmt: skip
+
     def inference(self, card: Card) -> dict[str, Any]:
         """The terms of one forward pass over the longest row with what training makes.
 
@@ -200,7 +209,9 @@ class Planner:
         }
 
     def _can_fit(self, card: Card) -> bool:
-        """Whether the leanest way fits a card."""
+        """Whether the leanest way fits a card, which must have the arithmetic that was asked for."""
+        if self._asked.mixed_precision == "bf16" and not card.bf16:
+            return False
         way = self._leanest(card, self._asked, self._plan(card, self._asked))
         return self._terms(self._ways.predict(way), card)["needed_bytes"] <= card.memory_bytes
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from app_trainer_sdk.contract import Trainer
-from app_trainer_sdk.errors import TrainerError
+from app_trainer_sdk.errors import HardwareUnfit, TrainerError
 from app_trainer_sdk.floors import FLOOR_CARD, floor_document, floor_job, floors_digest
 from app_trainer_sdk.gpus import Card
 from app_trainer_sdk.job import Job
@@ -44,13 +44,24 @@ def answer(request: Mapping[str, Any], *, settled: Callable[[], None] = lambda: 
         settled()
         if request.get("nearest"):
             return planner.nearest(Card(**request["cards"][0]))
-        plans = [planner.on(Card(**card)) for card in request["cards"]]
+        cards = [Card(**card) for card in request["cards"]]
+        plans = [_on(planner, card, alone=len(cards) == 1) for card in cards]
         if request.get("here") and (problem := _state_problem(plans)):
             planner = _planner(job, replicas=replicas, eight_bit_problem=problem, measured=measured)
-            plans = [planner.on(Card(**card)) for card in request["cards"]]
+            plans = [planner.on(card) for card in cards]
         return {**planner.facts(), "cards": plans, "seconds": round(time.perf_counter() - started, 3)}
     except TrainerError as error:
         return {"error": {"code": int(error.code), "message": str(error)}}
+
+
+def _on(planner: Planner, card: Card, *, alone: bool) -> dict[str, Any]:
+    """The plan for a card; one of several that cannot compute what was asked for is told among the others."""
+    try:
+        return planner.on(card)
+    except HardwareUnfit as error:
+        if alone:
+            raise
+        return planner.refused(card, str(error))
 
 
 def _state_problem(plans: Sequence[Mapping[str, Any]]) -> str:

@@ -125,6 +125,18 @@ def test_the_selection_sheet_has_every_card(job, capsys):
         assert "yes" in line
 
 
+def test_a_card_without_the_arithmetic_asked_for_is_told_among_the_others(job, capsys):
+    """A job that says bf16 still has a sheet; asked about alone, such a card is refused."""
+    code = main(["--job", job(mixed_precision="bf16"), "--gpu", "T4", "--gpu", "L4", "--json"])
+    document = json.loads(capsys.readouterr().out)
+    PlanDocument.model_validate(document)
+
+    assert code == 0
+    assert [each["fits"] for each in document["cards"]] == [False, True]
+    assert "has no bf16 arithmetic" in document["cards"][0]["refused"]
+    assert main(["--job", job(mixed_precision="bf16"), "--gpu", "T4"]) == 78
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
