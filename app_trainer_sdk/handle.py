@@ -70,6 +70,7 @@ class Run:
         progress: reports ``(label, done, total)`` of a long operation.
         phase: the memory ledger as a context manager, for a scope of your own; it gives the scope's row, whose
             ``hand_over(tensors)`` takes tensors out of the scope.
+        allow: formats that can run code when they are read (``pickle``, ``remote_code``), as the job says.
         changed: what resumes of this job were allowed to change: field, saved, now, and after which step.
     """
 
@@ -89,6 +90,7 @@ class Run:
     progress: Callable[[str, int, int | None], None] = no_progress
     phase: Callable[[str], AbstractContextManager[Any]] = no_ledger
     changed: Sequence[Mapping[str, JSON]] = ()
+    allow: frozenset[str] = frozenset()
 
     def random(self, *key: str | int) -> Random:
         """Randomness for one position, such as ``run.random("caption", index)``."""

@@ -209,8 +209,8 @@ def _remote_weights(
         from app_trainer_sdk.hub import list_repository
 
         title = f"{asked.hub}@{asked.revision}"
-        listed = partial(list_repository, asked.hub, asked.revision, setting=setting)
-        return title, set_key("hub", asked.hub, asked.revision), listed
+        listed = partial(list_repository, asked.hub, asked.revision, setting=setting, allowed=job.allowed)
+        return title, set_key("hub", asked.hub, asked.revision, *sorted(job.allowed)), listed
     if asked.url is not None:
         wanted = Wanted(_file_name(asked.url), (asked.url,), asked.size, asked.sha256, setting=setting)
         place = f"{asked.url.split('?', 1)[0]}@{asked.revision}" if asked.revision else asked.url

@@ -139,6 +139,12 @@ class Job(_Document):
     inputs: dict[Name, FileReference] = Field(default_factory=dict)
     outputs: Outputs = Field(default_factory=Outputs)
     callbacks: Callbacks | None = None
+    allow: list[Literal["pickle", "remote_code"]] | None = None
+
+    @property
+    def allowed(self) -> frozenset[str]:
+        """Formats that can run code when they are read, and may be read all the same."""
+        return frozenset(self.allow or ())
 
     def document(self) -> dict[str, Any]:
         """The job as JSON, without what was not said."""

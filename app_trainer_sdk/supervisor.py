@@ -46,6 +46,7 @@ from app_trainer_sdk.registry import find_trainer
 from app_trainer_sdk.report import write_report
 from app_trainer_sdk.start import Start
 from app_trainer_sdk.stops import Stops
+from app_trainer_sdk.trust.formats import refuse_untrusted
 from app_trainer_sdk.watch import Watch
 
 RESULT_SCHEMA = "app.trainer.result/v1"
@@ -201,6 +202,7 @@ class Supervisor:
             foreseen = self._foresee(trainer)
             inputs = fetch_inputs(self._job, self._layout.inputs, check, told=self._narrator)
             weights, identities = fetch_weights(self._job, row, cache, check, told=self._narrator)
+            refuse_untrusted(weights, self._job.allowed)
         start = Start(
             directory=str(self._layout.root), attempt=self._attempt, cache=str(cache),
             job=without_secrets(self._job.document()),

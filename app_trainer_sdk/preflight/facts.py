@@ -133,7 +133,7 @@ def needs_of(
         weight_bytes=sum(
             source.size_bytes for role, source in row.weights.items()
             if role not in job.weights and source.hub and not _is_installed(source.package)
-            and not _is_cached(cache, source.hub, source.revision)
+            and not Cache(cache).knows(set_key("hub", source.hub, source.revision, *sorted(job.allowed)))
         ),
     )  # fmt: skip
 
@@ -154,7 +154,3 @@ def disk_of(folder: Path, *, measured: bool = False) -> Disk:
 
 def _is_installed(package: str) -> bool:
     return bool(package) and importlib.util.find_spec(package.partition(".")[0].replace("-", "_")) is not None
-
-
-def _is_cached(cache: Path, repository: str, revision: str) -> bool:
-    return Cache(cache).knows(set_key("hub", repository, revision))

@@ -12,12 +12,17 @@ from typing import Any
 import torch
 
 
-def image_facts() -> dict[str, Any]:
-    """Torch's version and for which architectures it carries kernels; none in the form for the CPU."""
+def image_facts(revision: str = "") -> dict[str, Any]:
+    """The code's revision as the build tells it, and torch's version with the architectures it has kernels for.
+
+    None in the form for the CPU.
+    """
     flags = getattr(torch._C, "_cuda_getArchFlags", None)
-    return {"torch": torch.__version__, "cuda": torch.version.cuda, "hip": torch.version.hip,
-            "architectures": (flags() or "").split() if flags else []}  # fmt: skip
+    return {
+        "revision": revision or None, "torch": torch.__version__, "cuda": torch.version.cuda,
+        "hip": torch.version.hip, "architectures": (flags() or "").split() if flags else [],
+    }  # fmt: skip
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(image_facts(), indent=2) + "\n")
+    sys.stdout.write(json.dumps(image_facts(*sys.argv[1:]), indent=2) + "\n")

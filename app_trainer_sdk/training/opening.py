@@ -282,5 +282,6 @@ def _handle(
         settings=settings, model=row, method=method, directory=Path(start.directory), cache=Path(start.cache),
         weights={role: Path(path) for role, path in start.weights.items()},
         inputs={name: Path(path) for name, path in start.inputs.items()},
+        allow=start.read_job().allowed,
         device=device, dtype=torch.float32, check=check, progress=progress, phase=ledger.phase,
     )  # fmt: skip

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from app_trainer_sdk.errors import BadData
 from app_trainer_sdk.handle import Run
+from app_trainer_sdk.training.tensors import load_tensors
 from app_trainer_sdk.values import JSON, PhaseShapes
 from trainer_images.feature_head import minilm, resnet
 from trainer_images.feature_head.rows import file_digest
@@ -68,7 +68,7 @@ def load_extractor(run: Run) -> Extractor:
     kind = KINDS[run.model.architecture["kind"]]
     module, file = kind.build(run), weights_file(run)
     try:
-        module.load_state_dict(kind.named(load_file(file)))
+        module.load_state_dict(kind.named(load_tensors(file, allowed=run.allow)))
     except RuntimeError as error:
         raise BadData(
             f"{file.name} does not fit {run.model.name}: {str(error).splitlines()[1].strip()[:200]}",

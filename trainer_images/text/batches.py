@@ -60,7 +60,7 @@ def show(run: Run, batch: Batch) -> Sequence[JSON]:
     """Each row of a batch as a person reads it: the text the model sees, and the tokens it has to say."""
     from trainer_images.text.weights import load_tokenizer, weights_folder
 
-    tokenizer = load_tokenizer(weights_folder(run))
+    tokenizer = load_tokenizer(weights_folder(run), run.allow)
     starts = batch.tensors["row_starts"].tolist()
     positions, targets = batch.tensors["positions"], batch.tensors["targets"]
     shown: list[JSON] = []

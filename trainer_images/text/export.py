@@ -39,7 +39,7 @@ def export(run: Run, saved: Snapshot, directory: Path) -> Artifact:
     split, rows = _held_out(run)
     shown = rows[: run.settings.control_prompts]
     controls = [control(run, row.prompt) for row in shown]
-    tokenizer = load_tokenizer(weights_folder(run))
+    tokenizer = load_tokenizer(weights_folder(run), run.allow)
     model = _base_model(run)
     before = answer_all(run, model, tokenizer, controls)
     model = _trained(run, model, saved.section("model"))
@@ -65,14 +65,14 @@ def export(run: Run, saved: Snapshot, directory: Path) -> Artifact:
 
 def replay(run: Run, directory: Path, controls: Sequence[JSON]) -> list[JSON]:
     """Answer the controls with the artifact in the folder ``directory``, loaded as its user would load it."""
-    tokenizer = load_tokenizer(directory)
+    tokenizer = load_tokenizer(directory, run.allow)
     if run.method == "lora":
         with lean_peft():
             from peft import PeftModel
 
             model = PeftModel.from_pretrained(_base_model(run), directory, local_files_only=True)
     else:
-        model = load_model(directory, dtype=DTYPES[run.settings.export_dtype])
+        model = load_model(directory, dtype=DTYPES[run.settings.export_dtype], allowed=run.allow)
     if run.device is not None:
         model.to(run.device)
     return list(answer_all(run, model, tokenizer, controls))  # type: ignore[arg-type]
@@ -107,8 +107,9 @@ def _held_out(run: Run) -> tuple[str, Sequence[Row]]:
 def _base_model(run: Run) -> Any:
     settings = run.settings
     model = load_model(
-        weights_folder(run), dtype=DTYPES[settings.export_dtype], keep_layers=settings.keep_layers
-    )
+        weights_folder(run), dtype=DTYPES[settings.export_dtype], keep_layers=settings.keep_layers,
+        allowed=run.allow,
+    )  # fmt: skip
     return model if run.device is None else model.to(run.device)
 
 

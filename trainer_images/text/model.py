@@ -93,6 +93,7 @@ def _with_weights(run: Run) -> Any:
         dtype=_dtype(run),
         keep_layers=run.settings.keep_layers,
         attention=register(),
+        allowed=run.allow,
     )
 
 

@@ -93,7 +93,7 @@ def write_tokens(run: Run, directory: Path) -> Mapping[str, JSON]:
     Raises:
         BadData: a row is too long and the settings say to stop, or no training row has anything to train on.
     """
-    tokenizer = load_tokenizer(weights_folder(run))
+    tokenizer = load_tokenizer(weights_folder(run), run.allow)
     splits: Splits = split_rows(run)
     arrays: dict[str, NDArray[Any]] = {}
     counts: dict[str, Counts] = {}

@@ -6,7 +6,7 @@ It must not know LoRA, training or data.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from transformers.utils import logging
 from app_trainer_sdk.errors import BadData, InputMissing
 from app_trainer_sdk.files import sha256_file
 from app_trainer_sdk.handle import Run
+from app_trainer_sdk.trust.formats import PICKLE, REMOTE_CODE, refuse_remote_code, refuse_untrusted
 from app_trainer_sdk.values import JSON, Phase
 
 #: Raise it when the same GGUF file would become another folder.
@@ -80,8 +81,10 @@ def convert(run: Run, directory: Path) -> Mapping[str, JSON]:
     _check_digest(run, file)
     run.check()
     with quiet():
-        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-        loaded = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, trust_remote_code=False)
+        loaded = AutoModelForCausalLM.from_pretrained(
+            file.parent, gguf_file=file.name, dtype=torch.float32, trust_remote_code=False
+        )
         run.check()
         # A model loaded from GGUF refuses to be saved; one built from its configuration is an ordinary model.
         values = loaded.config.to_dict()
@@ -99,26 +102,46 @@ def convert(run: Run, directory: Path) -> Mapping[str, JSON]:
     return {"parameters": sum(each.numel() for each in model.parameters()), "dtype": "bfloat16", "bytes": size}
 
 
-def load_tokenizer(folder: Path) -> Any:
-    """The tokenizer of a transformers folder, from the folder alone."""
-    return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+def load_tokenizer(folder: Path, allowed: Collection[str] = ()) -> Any:
+    """The tokenizer of a transformers folder, from the folder alone; ``allowed`` is ``run.allow``."""
+    with _only_data(folder, allowed) as own_code:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=own_code)
 
 
-def load_model(folder: Path, *, dtype: torch.dtype, keep_layers: int = 0, attention: str = "sdpa") -> Any:
-    """The causal language model of a transformers folder.
+def load_model(
+    folder: Path, *, dtype: torch.dtype, keep_layers: int = 0, attention: str = "sdpa",
+    allowed: Collection[str] = (),
+) -> Any:  # fmt: skip
+    """The causal language model of a transformers folder: from safetensors, unless the job allows pickles.
 
     Args:
         folder: a transformers folder.
         dtype: precision of all weights.
         keep_layers: number of first blocks to keep; 0 keeps all.
         attention: a name known to transformers' attention interface.
+        allowed: formats that may run code when they are read (``run.allow``).
+
+    Raises:
+        BadJob: the model is Python of its own, or a pickle, and the job does not allow it.
     """
-    config = AutoConfig.from_pretrained(folder, local_files_only=True)
-    keep_blocks(config, keep_layers)
-    with quiet():
+    refuse_untrusted({"base": folder}, allowed)
+    with _only_data(folder, allowed) as own_code, quiet():
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=own_code)
+        keep_blocks(config, keep_layers)
         return AutoModelForCausalLM.from_pretrained(
-            folder, config=config, dtype=dtype, attn_implementation=attention, local_files_only=True
-        )
+            folder, config=config, dtype=dtype, attn_implementation=attention, local_files_only=True,
+            trust_remote_code=own_code, weights_only=True, use_safetensors=None if PICKLE in allowed else True,
+        )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _only_data(folder: Path, allowed: Collection[str]) -> Iterator[bool]:
+    """Whether a model's own Python may run; where it may not and must, the job is refused."""
+    try:
+        yield REMOTE_CODE in allowed
+    except ValueError as error:
+        refuse_remote_code(error, folder, allowed)
+        raise
 
 
 def keep_blocks(config: Any, keep_layers: int) -> None:

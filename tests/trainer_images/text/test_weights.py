@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 import torch
 
-from app_trainer_sdk.errors import BadData, InputMissing
+from app_trainer_sdk.errors import BadData, BadJob, InputMissing
 from trainer_images.text import weights
 from trainer_images.text.models import MODELS
 
@@ -68,3 +69,39 @@ def test_the_identity_is_never_a_path(make_run, folder, gguf_file):
     assert (MODELS[0].name, source.sha256) == weights.base_identity(make_run(base=gguf_file))
     own = dataclasses.replace(make_run(base=folder), model=dataclasses.replace(MODELS[0], weights={}))
     assert (MODELS[0].name, "") == weights.base_identity(own)
+
+
+@pytest.fixture
+def pickled(tmp_path):
+    """A small model whose weights are a pickle, as older repositories have them."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    small = {"vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
+    config = AutoConfig.for_model("llama", **small, num_attention_heads=1, num_key_value_heads=1)
+    model = AutoModelForCausalLM.from_config(config)
+    config.save_pretrained(tmp_path)
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    return tmp_path, model
+
+
+def test_a_pickle_is_read_only_where_the_job_allows_it(pickled):
+    """And then as tensors alone."""
+    folder, model = pickled
+
+    with pytest.raises(BadJob, match='"pickle" to /allow'):
+        weights.load_model(folder, dtype=torch.float32)
+    with weights.quiet():
+        loaded = weights.load_model(folder, dtype=torch.float32, allowed={"pickle"})
+
+    assert torch.equal(loaded.lm_head.weight, model.lm_head.weight)
+
+
+def test_a_model_that_is_python_of_its_own_is_refused(tmp_path):
+    """Its code is not run, and the word that would allow it is told."""
+    (tmp_path / "own.py").write_text("raise SystemExit('this ran')")
+    (tmp_path / "model.safetensors").touch()
+    auto = {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "own_kind", "auto_map": auto}))
+
+    with pytest.raises(BadJob, match='"remote_code" to /allow'):
+        weights.load_model(tmp_path, dtype=torch.float32)
