@@ -1,34 +1,53 @@
-# One image for each trainer: docker build --build-arg TRAINER=text -t trainer-text .
-# First version: the CUDA form. The torch wheel brings CUDA's libraries along, so the base stays slim.
-FROM python:3.11-slim-bookworm
-
-ARG TRAINER=text
-ARG REVISION=unknown
-LABEL org.opencontainers.image.revision=$REVISION \
-      org.opencontainers.image.title="trainer-$TRAINER" \
-      org.opencontainers.image.base.name="docker.io/library/python:3.11-slim-bookworm"
+# One image for each trainer: docker build --build-arg TRAINER=text -t trainer-text .   (docs/image.md)
+# The torch wheel brings CUDA's libraries along, so the base stays slim: CUDA's own base would carry them twice,
+# and refuses to start on an old driver before anybody could say 78.
+# ROCm: --build-arg BASE=rocm/pytorch:...; a torch that the base has is left as it is.
+ARG BASE=docker.io/library/python:3.11-slim-bookworm
+FROM ${BASE}
 
 # gcc and headers: torch.compile builds kernels at run time.
-RUN apt-get update \
+RUN if ! command -v gcc; then apt-get update \
     && apt-get install --yes --no-install-recommends gcc libc6-dev ca-certificates \
-    && rm -rf /var/lib/apt/lists/*
+    && rm -rf /var/lib/apt/lists/*; fi
 
-# torch in a layer of its own, byte-identical for all trainers.
+# torch in a layer of its own, equal for all trainers: nothing above names one. Wheels may be mounted.
+ARG PIP_FIND_LINKS=""
+ENV PATH=/opt/trainer/bin:$PATH PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 COPY constraints.txt /build/constraints.txt
-RUN pip install --no-cache-dir --constraint /build/constraints.txt torch
+RUN python3 -m venv --system-site-packages /opt/trainer \
+    && if python -c 'import torch'; then sed --in-place '/^torch==/d' /build/constraints.txt; \
+       else pip install --constraint /build/constraints.txt torch; fi
 
+# The rest. No weights inside.
+ARG TRAINER=text
 COPY pyproject.toml README.md LICENSE /build/
 COPY app_trainer_sdk /build/app_trainer_sdk
 COPY trainer_images /build/trainer_images
-RUN pip install --no-cache-dir --constraint /build/constraints.txt "/build[$TRAINER]"
+RUN pip install --constraint /build/constraints.txt "/build[$TRAINER]" && rm -r /build
 
-# No weights inside; what the image offers lies in /describe.json; caches are writable by the group of whatever user the platform picks.
-RUN useradd --uid 10001 --gid 0 --create-home trainer \
-    && mkdir -p /job /cache /run/trainer && chown 10001:0 /job /cache && chmod 2775 /job /cache \
-    && app-trainer describe "$TRAINER" > /describe.json
-ENV APP_TRAINER_JOB_DIR=/job APP_TRAINER_CACHE_DIR=/cache HF_HOME=/cache/hub XDG_CACHE_HOME=/cache/xdg \
-    TORCHINDUCTOR_CACHE_DIR=/cache/compile TRITON_CACHE_DIR=/cache/triton PYTHONUNBUFFERED=1 \
+# What the image is, for those who read it without starting it, and for preflight. Folders may be written by the
+# group of whatever user the platform picks; the root need not be writable. The revision stands in a command, since
+# some builders take a label from their cache whatever an argument says.
+ARG REVISION=""
+RUN useradd --uid 10001 --gid 0 --home-dir /cache/home --no-create-home trainer \
+    && mkdir --parents /job /cache /run/trainer && chown 10001:0 /job /cache && chmod 2775 /job /cache \
+    && app-trainer describe "$TRAINER" > /describe.json \
+    && python -m app_trainer_sdk.training.image_facts "$REVISION" > /image.json
+
+ARG BASE
+ARG BASE_DIGEST=""
+ARG VERSION=""
+# 1 where processors must never train in place of a GPU that is not there; an image for the CPU says 0.
+ARG REQUIRE_GPU=1
+ENV APP_TRAINER_JOB_DIR=/job APP_TRAINER_CACHE_DIR=/cache HOME=/cache/home PYTHONUNBUFFERED=1 \
+    APP_TRAINER_REVISION=$REVISION APP_TRAINER_REQUIRE_GPU=$REQUIRE_GPU \
     NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
+LABEL org.opencontainers.image.title="trainer-$TRAINER" \
+      org.opencontainers.image.revision="$REVISION" \
+      org.opencontainers.image.version="$VERSION" \
+      org.opencontainers.image.base.name="$BASE" \
+      org.opencontainers.image.base.digest="$BASE_DIGEST"
+WORKDIR /job
 USER 10001:0
 
 ENTRYPOINT ["app-trainer"]

@@ -13,7 +13,7 @@ NEVER_IMPORTED := /(tests?|testing|lexers|physics|mypyc?)/|/transformers/models/
 unexport PYTHONDONTWRITEBYTECODE
 export APP_TRAINER_CACHE_DIR ?= $(CURDIR)/.cache/app_trainer_sdk
 
-.PHONY: setup demo test soak check format bench clean
+.PHONY: setup demo test soak check format bench image-test clean
 
 setup: $(VENV)/.ready
 
@@ -67,6 +67,10 @@ bench: $(BENCH)/.ready
 	$(BENCH)/bin/python benchmarks/first_update.py
 	$(BENCH)/bin/python benchmarks/feature_head.py
 	$(BENCH)/bin/python benchmarks/callback_overhead.py
+
+# As root, with Debian's buildah, debootstrap and runc. WHEELS names a folder of wheels, such as torch's for the CPU.
+image-test:
+	$(PYTHON) tests/image/try_image.py
 
 clean:
 	rm -rf $(VENV) $(BENCH) build .cache

@@ -28,6 +28,8 @@ from app_trainer_sdk.preflight.findings import Report, render_table
 from app_trainer_sdk.preflight.image import TorchBuild
 from app_trainer_sdk.registry import find_trainer
 
+#: Tries the optional operations, in a process that has torch and that one of them may end.
+OPERATIONS = (sys.executable, "-m", "app_trainer_sdk.training.qualify")
 #: The report of a run's preflight, in the attempt's folder.
 FILE = "preflight.json"
 
@@ -95,9 +97,7 @@ def look(
 
 
 def _operations() -> Any:
-    """Asked in a process that has torch, which an operation that is not made for a card may end."""
-    program = [sys.executable, "-m", "app_trainer_sdk.training.qualify"]
-    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    done = subprocess.run(OPERATIONS, capture_output=True, text=True, check=False)
     try:
         return json.loads(done.stdout)
     except ValueError:

@@ -18,6 +18,7 @@ from fake_drivers import FakeNvml, nvidia_card
 
 from app_trainer_sdk.catalog import Floor
 from app_trainer_sdk.job import check_job, read_job
+from app_trainer_sdk.preflight import command
 from app_trainer_sdk.preflight.command import apply, look, main
 from app_trainer_sdk.preflight.devices import FixedProbe, Found
 from app_trainer_sdk.preflight.image import TorchBuild
@@ -162,3 +163,19 @@ def test_variables_reach_this_process_and_its_temporary_files(tmp_path):
     apply({"TMPDIR": str(tmp_path)})
 
     assert tempfile.gettempdir() == str(tmp_path)
+
+
+def test_operations_are_tried_when_asked(tmp_path, capsys, monkeypatch):
+    """By a process of its own; one that ends without an answer is told as such."""
+    words = [*write_job(tmp_path), "--operations", "--json"]
+    monkeypatch.setattr(command, "OPERATIONS", [sys.executable, "-c", "print('{\"torch_compile\": 1}')"])
+    main(words)
+
+    assert json.loads(capsys.readouterr().out)["machine"]["operations"] == {"torch_compile": 1}
+
+    monkeypatch.setattr(command, "OPERATIONS", [sys.executable, "-c", "raise SystemExit('no kernel')"])
+    main(words)
+
+    told = json.loads(capsys.readouterr().out)["machine"]["operations"]["problem"]
+
+    assert told == "the process ended with status 1: no kernel"
