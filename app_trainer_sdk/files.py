@@ -120,11 +120,12 @@ def sync_file(path: Path) -> None:
         os.close(descriptor)
 
 
-def sha256_file(path: Path) -> str:
-    """Hex digest of a file, read in pieces."""
+def sha256_file(path: Path, check: Callable[[], None] = lambda: None) -> str:
+    """Hex digest of a file, read in pieces; between them ``check`` may raise."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while piece := file.read(READ_BYTES):
+            check()
             digest.update(piece)
     return digest.hexdigest()
 

@@ -66,7 +66,7 @@ def fetch(
     if urlsplit(reference.url).scheme in ("http", "https"):
         path = _downloaded(reference, directory, setting, check, told, tools or new_tools())
     else:
-        path = _in_place(reference, setting)
+        path = _in_place(reference, setting, check)
     if reference.kind is None:
         return path
     if path.is_dir():
@@ -94,7 +94,7 @@ def fetch_weights(
     for role in {**row.weights, **job.weights}:
         check()
         setting = f"/weights/{role}"
-        ready = _local_weights(job, row, role, setting)
+        ready = _local_weights(job, row, role, setting, check)
         if ready is None:
             title, key, listed = _remote_weights(job, row, role, setting)
             folder = kept.read_set(key)
@@ -122,7 +122,7 @@ def fetch_small_files(
     kept, tools, found = Cache(cache), new_tools(), {}
     for role in {**row.weights, **job.weights}:
         setting = f"/weights/{role}"
-        if _local_weights(job, row, role, setting) is None:
+        if _local_weights(job, row, role, setting, check) is None:
             _, _, listed = _remote_weights(job, row, role, setting)
             small = small_files(patiently(listed, check))
             kept.hold(each.sha256 for each in small if each.sha256)
@@ -144,7 +144,7 @@ def local_path(url: str, setting: str) -> Path:
     return Path(url)
 
 
-def _in_place(reference: FileReference, setting: str) -> Path:
+def _in_place(reference: FileReference, setting: str, check: Check) -> Path:
     path = local_path(reference.url, setting)
     if not path.exists():
         raise InputMissing(f"nothing at {path}", expected="a readable file or folder", setting=setting)
@@ -155,7 +155,7 @@ def _in_place(reference: FileReference, setting: str) -> Path:
             f"{path} is a folder, and size and sha256 describe one file", expected="a file, or neither",
             setting=setting,
         )  # fmt: skip
-    if wrong := _mismatch(reference, path):
+    if wrong := _mismatch(reference, path, check):
         raise BadJob(f"{path.name} has {wrong[0]}", expected=wrong[1], setting=setting)
     return path
 
@@ -166,7 +166,7 @@ def _downloaded(
     """An input under the name that its URL gives it, in the job's own directory: jobs share no inputs."""
     path = directory / _file_name(reference.url)
     if path.exists():
-        if not _mismatch(reference, path):
+        if not _mismatch(reference, path, check):
             return path
         path.unlink()
     wanted = Wanted(
@@ -178,7 +178,7 @@ def _downloaded(
     return path
 
 
-def _local_weights(job: Job, row: ModelRow, role: str, setting: str) -> tuple[Path, str] | None:
+def _local_weights(job: Job, row: ModelRow, role: str, setting: str, check: Check) -> tuple[Path, str] | None:
     """Weights that need no download, with their identity."""
     asked = job.weights.get(role)
     if asked is None:
@@ -194,7 +194,7 @@ def _local_weights(job: Job, row: ModelRow, role: str, setting: str) -> tuple[Pa
         return None
     if asked.url is None or urlsplit(asked.url).scheme in ("http", "https"):
         return None
-    path = _in_place(FileReference(url=asked.url, size=asked.size, sha256=asked.sha256), setting)
+    path = _in_place(FileReference(url=asked.url, size=asked.size, sha256=asked.sha256), setting, check)
     return path, asked.revision or _summary(path)
 
 
@@ -289,11 +289,11 @@ def _file_name(url: str) -> str:
     return name if name not in ("", ".", "..", ".partial") else "input"
 
 
-def _mismatch(reference: FileReference, path: Path) -> tuple[str, str] | None:
+def _mismatch(reference: FileReference, path: Path, check: Check) -> tuple[str, str] | None:
     """What differs from what the job says of a file: found and expected."""
     size = path.stat().st_size
     if reference.size is not None and size != reference.size:
         return f"{size} bytes", f"{reference.size} bytes"
-    if reference.sha256 is not None and (digest := sha256_file(path)) != reference.sha256:
+    if reference.sha256 is not None and (digest := sha256_file(path, check)) != reference.sha256:
         return f"the sha256 {digest}", reference.sha256
     return None

@@ -69,7 +69,7 @@ def unpack(
         BadData: it is broken, holds what must not be unpacked, or is larger than the limits.
         DiskFull: there is no space; nothing is left.
     """
-    folder = into / f"unpacked-{sha256_file(archive)[:24]}"
+    folder = into / f"unpacked-{sha256_file(archive, check)[:24]}"
     if _is_whole(folder):
         return folder
     beside, mark = folder.with_name(f".{folder.name}"), _mark(folder)

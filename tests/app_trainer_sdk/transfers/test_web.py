@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import ssl
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,8 @@ from app_trainer_sdk.transfers.faults import Fault, Unusable
 from app_trainer_sdk.transfers.web import Web, trust
 
 LOCAL = Guard(("127.0.0.1", "localhost"))
+#: For 127.0.0.1 only, with its key: good for nothing but these tests.
+CERTIFICATE = Path(__file__).parent / "localhost.pem"
 
 
 def reply(handler: Any, status: int = 200, body: bytes = b"", **headers: str) -> None:
@@ -84,3 +88,31 @@ def test_a_server_that_is_not_there():
         pass
 
     assert str(caught.value) == "http://127.0.0.1:9/x: NewConnectionError"
+
+
+def test_https_with_a_certificate_of_ones_own(serve: Any, monkeypatch: pytest.MonkeyPatch):
+    """Trusted when the platform's setting names it, and refused when it does not."""
+    server = serve(lambda handler, request: reply(handler, body=b"secure"))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(CERTIFICATE)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    url = server.url.replace("http://", "https://")
+    with pytest.raises(Fault, match="CERTIFICATE_VERIFY_FAILED"), Web(LOCAL).open("GET", url):
+        pass
+    monkeypatch.setenv("APP_TRAINER_CA_FILE", str(CERTIFICATE))
+    with Web(LOCAL).open("GET", url) as answer:
+        assert answer.read() == b"secure"
+
+
+def test_a_redirect_from_https_to_http_is_refused(serve: Any, monkeypatch: pytest.MonkeyPatch):
+    """What was asked for in secret is not said aloud."""
+    server = serve(lambda handler, request: reply(handler, 302, Location="http://127.0.0.1/x"))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(CERTIFICATE)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    monkeypatch.setenv("APP_TRAINER_CA_FILE", str(CERTIFICATE))
+    with (
+        pytest.raises(Unusable, match="from https to http"),
+        Web(LOCAL).open("GET", server.url.replace("http://", "https://")),
+    ):
+        pass
