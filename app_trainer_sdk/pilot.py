@@ -21,6 +21,7 @@ from app_trainer_sdk.paths import JobDirectory
 from app_trainer_sdk.pilot_page import pilot_page
 from app_trainer_sdk.pilot_verdict import estimate, verdict
 from app_trainer_sdk.planning.fit import Foresight, cards_to_plan_for
+from app_trainer_sdk.redaction import guard
 from app_trainer_sdk.registry import find_trainer
 from app_trainer_sdk.run import job_parser, require_gpu
 from app_trainer_sdk.supervisor import Supervisor
@@ -48,7 +49,9 @@ def pilot_job(job_file: Path, directory: Path, *, console: Console, ranks: int =
         gpu: as for a run.
     """
     try:
+        guard()
         job = load_job(job_file)
+        guard(job.document())
         trainer = find_trainer(job.trainer)
         check_job(job, trainer)
         layout = JobDirectory(JobDirectory(directory.resolve()).pilot.parent)

@@ -56,6 +56,13 @@ def remember_document(document: Any) -> None:
             remember(*_secrets_of(url))
 
 
+def guard(document: Any = None) -> None:
+    """Before a process says anything: remember its secrets and a job's, and put a filter before its logs."""
+    remember_environment()
+    remember_document(document)
+    redact_logs()
+
+
 def remember_environment(environment: Mapping[str, str] | None = None) -> None:
     """Remember the secrets that platforms pass as plain variables."""
     there = os.environ if environment is None else environment

@@ -14,7 +14,6 @@ from app_trainer_sdk.console import Console
 from app_trainer_sdk.errors import ExitCode
 from app_trainer_sdk.paths import PREFIX
 from app_trainer_sdk.preflight.facts import REQUIRE_GPU
-from app_trainer_sdk.redaction import redact_logs
 from app_trainer_sdk.supervisor import run_job
 
 #: More processes than any one machine has accelerators for.
@@ -36,7 +35,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="pilot.json whose numbers are used; that in the job's directory",
     )
     chosen = parser.parse_args(arguments)
-    redact_logs()
     console = Console(quiet=chosen.quiet)
     require_gpu(chosen.require_gpu)
     code = run_job(

@@ -28,7 +28,7 @@ from app_trainer_sdk.contract import Trainer
 from app_trainer_sdk.descendants import adopting_orphans
 from app_trainer_sdk.errors import ExitCode, StopRequested, TrainerError
 from app_trainer_sdk.events import Event, EventLog, read_terminal
-from app_trainer_sdk.files import read_json, write_json
+from app_trainer_sdk.files import read_json, sha256_file, write_json
 from app_trainer_sdk.health import Heartbeat
 from app_trainer_sdk.inputs import fetch_inputs, fetch_weights
 from app_trainer_sdk.job import Job, check_job, load_job
@@ -41,7 +41,7 @@ from app_trainer_sdk.planning.fit import Foresight, cards_to_plan_for, fit_to_ca
 from app_trainer_sdk.planning.measured import find_measured
 from app_trainer_sdk.preflight import command as preflight
 from app_trainer_sdk.ranks import LOG_TAIL_LINES, PROGRAM, Ranks
-from app_trainer_sdk.redaction import redacted, remember_document, remember_environment, without_secrets
+from app_trainer_sdk.redaction import guard, redacted, without_secrets
 from app_trainer_sdk.registry import find_trainer
 from app_trainer_sdk.report import write_report
 from app_trainer_sdk.start import Start
@@ -72,10 +72,10 @@ def run_job(
         the code the process should exit with.
     """
     console = console or Console()
-    remember_environment()
+    guard()
     try:
         job = load_job(job_file)
-        remember_document(job.document())
+        guard(job.document())
         trainer = find_trainer(job.trainer)
         check_job(job, trainer)
         check_allowed(allow_changes, trainer)
@@ -300,7 +300,11 @@ class Supervisor:
         code = ExitCode(outcome["exit_code"])
         kinds = {"succeeded": "job.succeeded", "canceled": "job.canceled", "interrupted": "job.interrupted"}
         outputs = result.get("outputs") or []
-        told = {"count": len(outputs), "bytes": sum(each["bytes"] for each in outputs)}
+        told = {
+            "count": len(outputs),
+            "bytes": sum(each["bytes"] for each in outputs),
+            **self._manifest_facts(),
+        }
         kind = kinds.get(str(outcome["status"]), "job.failed")
         said = self._narrator.say(
             kind, status=outcome["status"], code=int(code), outputs=told, failure=outcome.get("failure"),
@@ -315,6 +319,12 @@ class Supervisor:
         self._keep_stop(result)
         self._console.lines(_last_words(result, self._layout))
         return code
+
+    def _manifest_facts(self) -> dict[str, str]:
+        """The digest of what the run says of itself, where that could be written."""
+        with contextlib.suppress(OSError):
+            return {"manifest_sha256": sha256_file(self._layout.manifest)}
+        return {}
 
     def _result(self, outcome: Mapping[str, Any]) -> dict[str, Any]:
         head = {"schema": RESULT_SCHEMA, "job_id": self._job.identifier(), "attempt": self._attempt}

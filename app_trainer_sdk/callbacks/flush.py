@@ -17,7 +17,7 @@ from app_trainer_sdk.errors import BadJob, ExitCode, TrainerError
 from app_trainer_sdk.files import read_json
 from app_trainer_sdk.job import Callbacks, load_job, read_job
 from app_trainer_sdk.paths import JobDirectory
-from app_trainer_sdk.redaction import QUERY_DIGEST, redact, redact_logs, remember_document, remember_environment
+from app_trainer_sdk.redaction import QUERY_DIGEST, guard, redact
 
 
 def deliver_backlog(
@@ -43,9 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         layout = JobDirectory(chosen.directory.resolve())
         callbacks = _callbacks(layout, chosen.job, chosen.url, chosen.mode)
-        remember_environment()
-        remember_document(callbacks.model_dump())
-        redact_logs()
+        guard(callbacks.model_dump())
         waiting, left = deliver_backlog(callbacks, layout, chosen.seconds, everything=True)
     except TrainerError as error:
         sys.stderr.write(f"events: {redact(str(error))}\n")

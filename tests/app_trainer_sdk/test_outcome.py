@@ -31,6 +31,21 @@ def chained(outer: Exception, inner: Exception) -> Exception:
     return outer
 
 
+def test_a_failure_says_no_secret():
+    """Whatever an exception's text, its cause and its traceback hold of a presigned URL."""
+    try:
+        try:
+            raise OSError("PUT https://bucket/key?X-Amz-Signature=planted1")
+        except OSError as error:
+            raise RuntimeError("GET https://me:planted2@h/rows?sig=planted3 failed") from error
+    except RuntimeError as error:
+        failure = describe_failure(error, phase="train")
+
+    assert "GET https://h/rows?[redacted] failed" in failure["message"]
+    assert "PUT https://bucket/key?[redacted]" in failure["traceback"]
+    assert "planted" not in str(failure)
+
+
 def test_statuses():
     """Interruptions are no failures: another attempt goes on."""
     told = {code: status_of(code) for code in ExitCode}

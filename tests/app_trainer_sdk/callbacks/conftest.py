@@ -17,7 +17,7 @@ from app_trainer_sdk.console import Console
 from app_trainer_sdk.errors import ExitCode
 from app_trainer_sdk.job import load_job
 from app_trainer_sdk.paths import JobDirectory
-from app_trainer_sdk.redaction import remember_document
+from app_trainer_sdk.redaction import guard
 from app_trainer_sdk.supervisor import Supervisor
 
 TOY = {"trainer": "app_trainer_sdk.testing.toys:ToyTrainer", "model": "toy-mlp"}
@@ -93,7 +93,7 @@ class Fakes:
     def __call__(self, script: str = "end(0, 'succeeded', outputs=[])", **parts: Any) -> Fake:
         words = (sys.executable, "-S", "-E", str(self._write(script, parts)))
         job = load_job(self.job)
-        remember_document(job.document())
+        guard(job.document())
         fake = Fake(self.layout)
         fake.code = Supervisor(job, self.layout, Console(fake.console), program=words).run()
         return fake

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -409,6 +410,22 @@ def test_a_redirect_is_not_followed(serve: Any):
 
     assert sink.close(5.0)
     assert (len(server.received), elsewhere.received) == (1, [])
+
+
+def test_only_a_receiver_that_proves_who_it_is_hears_anything(serve: Any, monkeypatch: pytest.MonkeyPatch):
+    """TLS: with its certificate as the CA file it is heard, without it not a byte is sent."""
+    pem = Path(__file__).parent / "loopback.pem"
+    server = answering(serve)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pem)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    url = server.url.replace("http:", "https:")
+    for environment, delivered in (({}, False), ({"APP_TRAINER_CALLBACK_CA_FILE": str(pem)}, True)):
+        sink = HttpSink(url, credentials=Credentials(environment), pause=quick)
+        sink.send(ours(1))
+
+        assert sink.close(5.0 if delivered else 0.3) is delivered
+        assert len(server.received) == delivered
 
 
 def test_progress_keeps_the_interval_that_was_asked_for(serve: Any):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
 import time
@@ -20,7 +21,8 @@ FAILURE = {
     "code": 70, "name": "internal_error", "message": "m", "phase": "train", "origin": "system", "retry": "once"
 }  # fmt: skip
 FAILS = f"train(3)\nend(70, 'failed', failure={FAILURE})"
-SUCCEEDS = "train(3)\nend(0, 'succeeded', outputs=[{'name': 'w', 'bytes': 77}])"
+OUTPUT = {"name": "w", "path": "artifacts/w", "bytes": 77, "sha256": "0" * 64}
+SUCCEEDS = f"train(3)\nend(0, 'succeeded', outputs=[{OUTPUT}])"
 
 
 @pytest.fixture
@@ -65,6 +67,8 @@ def test_a_run_and_its_control_plane_agree(run_fake: Any, listener: Listener):
 
     assert ended.code is ExitCode.SUCCEEDED
     assert (record.state, record.code, record.output_bytes) == ("succeeded", 0, 77)
+    manifest = hashlib.sha256(ended.layout.manifest.read_bytes()).hexdigest()
+    assert ended.events()[-1]["outputs"] == {"count": 1, "bytes": 77, "manifest_sha256": manifest}
     assert record.cost == pytest.approx(ended.events()[-1]["uptime_s"])
     told = [event for event in ended.events() if event["type"] != "job.progress"]
     assert [event for event in listener.desk.events("j") if event["type"] != "job.progress"] == told
