@@ -48,7 +48,8 @@ from app_trainer_sdk.values import JSON
 UPDATES = 1000
 #: Processors for each rank, and shared memory, that a rented machine is assumed to have.
 CORES, SHARED_BYTES = 8, 16 << 30
-#: 8-bit state is not considered where it would save less than this share of the card.
+#: 8-bit state is not considered where it would save less than this share of the weights. Not of the card: a
+#: larger one could then do less than a smaller one.
 WORTH_SHRINKING = 0.01
 OTHER_KNOBS = ("torch_compile", "dataloader_workers")
 #: Phases that a pilot goes through with the largest batch.
@@ -159,7 +160,7 @@ class Planner:
         return choose(self._candidates(card, settings, plan), needs, card.memory_bytes)
 
     def _candidates(self, card: Card, settings: Hyperparameters, plan: Plan) -> list[Candidate]:
-        saves = 6 * self.size.trained >= WORTH_SHRINKING * card.memory_bytes
+        saves = 6 * self.size.trained >= WORTH_SHRINKING * 4 * self.size.parameters
         return list_candidates(
             settings, plan.examples_per_update // self._replicas, minimum_rows=self._trainer.minimum_rows,
             coupled_rows=self._trainer.coupled_rows, can_recompute=self.size.blocks > 0,

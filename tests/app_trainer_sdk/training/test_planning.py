@@ -189,23 +189,49 @@ def test_a_trainer_with_a_loop_of_its_own_is_refused():
 
 
 @hypothesis.given(
-    width=strategies.integers(2, 96), depth=strategies.integers(1, 3),
-    share=strategies.sampled_from([1, 6, 16]), spare=strategies.floats(-0.3, 1.0),
+    width=strategies.integers(2, 96), depth=strategies.integers(1, 2),
+    share=strategies.sampled_from([6, 16]),
+    asked=strategies.sampled_from(
+        [{}, {"gradient_checkpointing": True}, {"microbatch": 2}, {"optim_8bit": False}]
+    ),
+    held=strategies.sampled_from([None, 0.9, 3.0]),
 )  # fmt: skip
 @hypothesis.settings(
-    max_examples=4, deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
+    max_examples=3, deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
 )
 def test_a_plan_never_predicts_above_the_card_and_a_larger_card_is_never_slower(
-    plan, width, depth, share, spare
+    plan, width, depth, share, asked, held
 ):
-    """Cards around the size of the model itself, headroom included."""
-    (needed,) = (each["memory"]["needed_bytes"] for each in plan(width, depth, [card_of(GIB)])["cards"])
-    sizes = [int(needed * (1 + spare * step / 4)) for step in range(5)]
-    cards = [card_of(size) for size in sorted(sizes)]
-    found = plan(width, depth, cards, global_batch=share)["cards"]
-    times = [each["relative_time"] for each in found if each["fits"]]
+    """Cards between the leanest and the fastest way, whatever was asked for and whatever a pilot held."""
+    asked = {"global_batch": share, **asked}
+    (first,) = plan(width, depth, [card_of(GIB)], **asked)["cards"]
+    peak, most = first["memory"]["peak_bytes"], first["memory"]["needed_bytes"]
+    pilot = pilot_of(first, round(held * peak), {}) if held else None
+    most += round(peak * ((held or 1) - 1))
+    sizes = [most - peak, most - peak // 4, most + 4 * peak]
+    found = plan(width, depth, [card_of(size) for size in sizes], measured=pilot, **asked)["cards"]
+    fitting = [each for each in found if each["fits"]]
+    times = [each["relative_time"] for each in fitting]
 
     for each in found:
         assert each["fits"] == (each["memory"]["needed_bytes"] <= each["card"]["memory_bytes"])
     assert [each["fits"] for each in found] == sorted(each["fits"] for each in found)
+    assert found[-1]["fits"]
     assert times == sorted(times, reverse=True)
+    for each in fitting:
+        assert {name: each["settings"][name]["effective"] for name in asked} == asked
+
+
+def test_smaller_state_is_considered_on_every_card_alike(plan):
+    """What a small card can do by it, a card that is a little larger can do as well."""
+    whole, small = (
+        plan(390, 3, [card_of(GIB)], global_batch=1, optim_8bit=bits)["cards"][0]["memory"]["needed_bytes"]
+        for bits in (False, True)
+    )
+    sizes = [small + (whole - small) * quarter // 4 for quarter in range(5)]
+    found = plan(390, 3, [card_of(size) for size in sizes], global_batch=1, gradient_checkpointing=False)[
+        "cards"
+    ]
+
+    assert [each["fits"] for each in found] == [True] * 5
+    assert [each["chosen"]["optim_8bit"] for each in found] == [True, True, True, True, False]
