@@ -34,9 +34,18 @@ class Process:
     dead: bool
 
 
-def processes_below(pid: int, proc: Path = PROC) -> list[Process]:
-    """Children of a process, their children, and so on."""
-    everyone = list(_processes(proc))
+def processes_below(
+    pid: int, *, spared: Collection[int] = (), session: int | None = None, proc: Path = PROC
+) -> list[Process]:
+    """Children of a process, their children, and so on.
+
+    Args:
+        pid: the ancestor.
+        spared: processes that are not looked at, nor what is below them.
+        session: processes of this session are not looked at either.
+        proc: the process filesystem.
+    """
+    everyone = [each for each in _processes(proc) if each.pid not in spared and each.session != session]
     found: list[Process] = []
     parents = {pid}
     while parents:
@@ -54,18 +63,15 @@ def end_below(pid: int, *, spared: Collection[int] = (), session: int | None = N
     Args:
         pid: the ancestor, which lives on.
         spared: processes that are left alone, with all below them that does not become an orphan.
-        session: processes of this session are left alone too.
+        session: processes of this session are left alone as well.
 
     Returns:
         False when something did not end in time.
     """
     give_up = time.monotonic() + KILL_SECONDS
     while True:
-        left = [
-            each.pid
-            for each in processes_below(pid)
-            if not each.dead and each.pid not in spared and each.session != session
-        ]
+        below = processes_below(pid, spared=spared, session=session)
+        left = [each.pid for each in below if not each.dead]
         if not left:
             return True
         for each in left:

@@ -26,6 +26,18 @@ class Output(BaseModel):
     sha256: str = Field(description="Over names and contents of its files.")
 
 
+class Stop(BaseModel):
+    """Who asked to stop, and what the grace was spent on: checkpoint, upload, terminal, kill."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
+
+    reason: Literal["interrupted", "deadline", "canceled", "fenced"]
+    checkpoint: bool = Field(description="False where it was given up.")
+    grace_seconds: Seconds
+    seconds: dict[str, Seconds]
+    share_of_grace: dict[str, float]
+
+
 class Result(BaseModel):
     """How an attempt ended."""
 
@@ -47,6 +59,7 @@ class Result(BaseModel):
     training: dict[str, JsonValue] | None = None
     optimizer: dict[str, JsonValue] | None = None
     replay: dict[str, JsonValue] | None = None
+    stop: Stop | None = Field(None, description="Where somebody asked to stop.")
 
 
 def result_schema() -> dict[str, Any]:

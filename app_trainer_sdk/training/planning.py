@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from app_trainer_sdk.contract import Trainer
+from app_trainer_sdk.descendants import die_with_parent
 from app_trainer_sdk.errors import HardwareUnfit, TrainerError
 from app_trainer_sdk.floors import FLOOR_CARD, floor_document, floor_job, floors_digest
 from app_trainer_sdk.gpus import Card
@@ -125,4 +126,5 @@ def _planner(
 
 
 if __name__ == "__main__":
+    die_with_parent()
     sys.exit(main())

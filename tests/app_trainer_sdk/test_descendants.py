@@ -64,15 +64,29 @@ def test_who_is_below(family: Family):
 
 
 def test_all_are_ended(family: Family):
-    """Everything below, but for those that are spared."""
+    """Everything below, but for those that are spared, with what is below them."""
     child, grandchild = family.begin()
-    other, _ = family.begin()
-    spared = {each.pid for each in processes_below(os.getpid())} - {child.pid, grandchild}
+    other, others = family.begin()
+    spared = {each.pid for each in processes_below(os.getpid())} - {child.pid, grandchild, others}
 
     assert end_below(os.getpid(), spared=spared)
     assert gone(child.pid, 0)
     assert gone(grandchild, 0)
     assert other.poll() is None
+    assert not gone(others, 0)
+
+
+def test_what_this_session_began_is_its_own(family: Family):
+    """A tracker's process stays, and so does a helper that it began in a session of its own."""
+    words = [sys.executable, "-I", "-S", "-c", FAMILY, str(family.folder / "mine"), "apart", "60"]
+    mine = subprocess.Popen(words)
+    family.begun.append(mine)
+    family.grandchildren.append(int(wait_for(family.folder / "mine")))
+    before = {each.pid for each in processes_below(os.getpid())} - {mine.pid, family.grandchildren[-1]}
+
+    assert end_below(os.getpid(), spared=before, session=os.getsid(0))
+    assert mine.poll() is None
+    assert not gone(family.grandchildren[-1], 0)
 
 
 def test_an_orphan_is_adopted_and_ended(family: Family):

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 from machines import GIB, Machine
 from process_helpers import Told, gone, signal_when, supervise, wait_for
 
+from app_trainer_sdk.schemas.result import result_schema
 from app_trainer_sdk.supervisor import Supervisor
 
 FINAL = ("job.succeeded", "job.failed", "job.canceled", "job.interrupted")
@@ -279,3 +281,15 @@ def test_nothing_outlives_the_supervisor(tmp_path: Path, end: str):
     assert len(left) == 3
     assert [gone(pid, 0.0) for pid in left] == [True] * 3
     one_truth(told)
+
+
+def test_a_stop_as_the_published_schema_has_it(tmp_path: Path):
+    """A6: ``result.json`` of a stopped job is what ``app-trainer schema`` promises, shares included."""
+
+    def meanwhile(supervisor: Supervisor) -> None:
+        threading.Timer(0.3, supervisor.order, ("cancel",)).start()
+
+    told = supervise(tmp_path, "obey()", meanwhile=meanwhile)
+
+    Draft202012Validator(result_schema()).validate(told.result)
+    assert told.result["stop"]["reason"] == "canceled"
