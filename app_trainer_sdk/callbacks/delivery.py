@@ -10,9 +10,8 @@ import contextlib
 import json
 import logging
 import os
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from app_trainer_sdk.events import Event, read_events, read_terminal
 from app_trainer_sdk.files import read_lines
@@ -62,6 +61,11 @@ class DeliveryRecord:
         numbers = sorted(int(each.name) for each in begun if each.name.isdecimal())
         return [event for number in numbers for event in self.waiting(number)]
 
+    def heard(self) -> int:
+        """How many events were heard, of all attempts."""
+        paths = (self._layout.root / "attempts").glob(f"*/{DELIVERED}")
+        return sum(line.get("how") == "heard" for path in paths for line in read_lines(path))
+
     def _folder(self, event: Event) -> Path:
         return self._layout.attempt(int(event.document["attempt"]))
 
@@ -84,11 +88,6 @@ def waiting_in(folder: Path) -> list[Event]:
     progress = [event for event in last if _sequence(event) > newest]
     waiting = sorted([*lifecycle, *progress], key=_sequence)
     return [*waiting, terminal] if terminal is not None else waiting
-
-
-def refused_in(folder: Path) -> Iterator[dict[str, Any]]:
-    """Lines of the events that the receiver did not want."""
-    return (line for line in read_lines(folder / DELIVERED) if line.get("how") == "refused")
 
 
 def _sequence(event: Event) -> int:

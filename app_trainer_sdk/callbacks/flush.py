@@ -22,19 +22,20 @@ from app_trainer_sdk.redaction import QUERY_DIGEST, guard, redact
 
 def deliver_backlog(
     callbacks: Callbacks | None, layout: JobDirectory, seconds: float, *, everything: bool = False
-) -> tuple[int, int]:
+) -> tuple[int, int, int]:
     """Send what nobody heard, byte for byte; ``everything`` also of attempts that had no receiver.
 
     Returns:
-        how many events were waiting, and how many still are.
+        how many events were waiting, how many of them were heard, and how many wait still; the rest was refused
+        or fenced.
     """
     record = DeliveryRecord(layout)
-    backlog = record.backlog(everything=everything)
+    backlog, before = record.backlog(everything=everything), record.heard()
     if callbacks is None or not backlog:
-        return len(backlog), len(backlog)
+        return len(backlog), 0, len(backlog)
     mode: Mode = callbacks.mode
     HttpSink(callbacks.url, mode=mode, record=record, backlog=backlog).close(seconds)
-    return len(backlog), len(record.backlog(everything=everything))
+    return len(backlog), record.heard() - before, len(record.backlog(everything=everything))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,11 +45,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         layout = JobDirectory(chosen.directory.resolve())
         callbacks = _callbacks(layout, chosen.job, chosen.url, chosen.mode)
         guard(callbacks.model_dump())
-        waiting, left = deliver_backlog(callbacks, layout, chosen.seconds, everything=True)
+        waiting, heard, left = deliver_backlog(callbacks, layout, chosen.seconds, everything=True)
     except TrainerError as error:
         sys.stderr.write(f"events: {redact(str(error))}\n")
         return int(error.code)
-    sys.stdout.write(f"{waiting - left} of {waiting} events delivered\n")
+    others = waiting - heard - left
+    refused = f", {others} not wanted by the receiver" if others else ""
+    sys.stdout.write(f"{heard} of {waiting} events delivered{refused}\n")
     return int(ExitCode.DEPENDENCY_UNAVAILABLE) if left else 0
 
 

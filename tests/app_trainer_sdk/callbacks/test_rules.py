@@ -98,7 +98,7 @@ def test_a_plain_webhook_cannot_cancel(run_fake: Any, listener: Listener):
     assert ended.code is ExitCode.SUCCEEDED
 
 
-def test_who_was_taken_over_leaves_and_hands_over_nothing(run_fake: Any, listener: Listener):
+def test_who_was_taken_over_leaves_and_hands_over_nothing(run_fake: Any, listener: Listener, capsys: Any):
     """76, no terminal event of it now or from a later start: the newer attempt speaks for the job."""
     listener.desk.hear(said(9, 1, "job.accepted"))
     ended = run_fake("train(1000)", callbacks=control(listener))
@@ -108,6 +108,7 @@ def test_who_was_taken_over_leaves_and_hands_over_nothing(run_fake: Any, listene
     assert ended.events()[-1]["type"] == "job.interrupted"
     assert not (ended.layout.attempt(1) / "terminal.json").exists()
     assert events(["flush", str(ended.layout.root), "--job", str(run_fake.job)]) == 0
+    assert "0 of 0 events delivered" in capsys.readouterr().out
     assert heard(listener) == ["job.accepted"]
 
 

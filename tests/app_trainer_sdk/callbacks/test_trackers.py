@@ -34,17 +34,28 @@ SCRIPT = (
 )
 
 
-def test_sick_trackers_do_not_touch_the_run(run_fake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """One is good, one crashes, one hangs: the run ends well, the good one heard all, none got a secret."""
+@pytest.fixture
+def trackers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Choose trackers by name; what the good one heard."""
     (tmp_path / "my_trackers.py").write_text(MODULE)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(__file__).parents[3]}")
     monkeypatch.setenv("RECORD", str(tmp_path / "record"))
     monkeypatch.setenv("APP_TRAINER_CALLBACK_TOKEN", "planted-token")
-    monkeypatch.setenv("APP_TRAINER_SINKS", "my_trackers:Crashing,my_trackers:Slow,my_trackers:Recording")
-    monkeypatch.setenv("APP_TRAINER_UPLOAD_WAIT_SECONDS", "2")
+
+    def choose(*names: str, seconds: float) -> Path:
+        monkeypatch.setenv("APP_TRAINER_SINKS", ",".join(f"my_trackers:{name}" for name in names))
+        monkeypatch.setenv("APP_TRAINER_UPLOAD_WAIT_SECONDS", str(seconds))
+        return tmp_path / "record"
+
+    return choose
+
+
+def test_a_crashing_tracker_touches_neither_the_run_nor_another(run_fake: Any, trackers: Any):
+    """The run ends well; the good tracker heard all, once, and got no secret."""
+    record = trackers("Crashing", "Recording", seconds=30)
     run = run_fake(SCRIPT)
-    told = (tmp_path / "record").read_text().splitlines()
+    told = record.read_text().splitlines()
 
     assert run.code is ExitCode.SUCCEEDED
     assert "tracker is sick" in (run.layout.attempt(1) / "logs" / "sink-my_trackers:Crashing.log").read_text()
@@ -52,6 +63,13 @@ def test_sick_trackers_do_not_touch_the_run(run_fake: Any, tmp_path: Path, monke
     assert [line for line in told if line.startswith("update")] == ["update 1", "update 2"]
     assert "closed" in told
     assert {line for line in told if line.startswith("[")} == {"[]"}
+
+
+def test_a_tracker_that_hangs_is_ended_with_the_run(run_fake: Any, trackers: Any):
+    """It gets the time that a control plane would get, and no more."""
+    trackers("Slow", seconds=0.2)
+
+    assert run_fake(SCRIPT).code is ExitCode.SUCCEEDED
 
 
 def test_an_unknown_tracker_is_refused_before_anything_runs():

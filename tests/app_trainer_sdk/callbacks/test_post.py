@@ -1,0 +1,58 @@
+"""One try to deliver is bounded in time and size, and tells no URL when it fails."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from app_trainer_sdk.callbacks import post
+from app_trainer_sdk.callbacks.credentials import Credentials
+from app_trainer_sdk.callbacks.post import ANSWER_BYTES, Postman
+
+
+def test_an_answer_that_trickles_in_is_given_up(serve: Any, monkeypatch: pytest.MonkeyPatch):
+    """Each byte comes in time, the end never does: what came is the answer, and the next try has a new line."""
+    monkeypatch.setattr(post, "READ_SECONDS", 0.2)
+
+    def answer(handler: Any, request: Any) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Length", "100000")
+        handler.end_headers()
+        for _ in range(200):
+            handler.wfile.write(b"x")
+            handler.wfile.flush()
+            time.sleep(0.02)
+
+    postman = Postman(serve(answer).url, Credentials({}))
+    started = time.monotonic()
+    first, second = postman.post("j.1.1", b"{}"), postman.post("j.1.1", b"{}")
+
+    assert (first.status, second.status) == (200, 200)
+    assert 0 < len(first.body) < 200
+    assert time.monotonic() - started < 3.5  # two whole answers take eight seconds
+
+
+def test_a_huge_answer_is_read_in_part(serve: Any):
+    """As much as an acknowledgement may need."""
+
+    def answer(handler: Any, request: Any) -> None:
+        handler.send_response(500)
+        handler.send_header("Content-Length", str(4 << 20))
+        handler.end_headers()
+        handler.wfile.write(bytes(4 << 20))
+
+    assert len(Postman(serve(answer).url, Credentials({})).post("j.1.1", b"{}").body) == ANSWER_BYTES
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:1/x?planted", "http://[half/?planted", "https://host.invalid/planted"]
+)
+def test_what_fails_on_the_way_is_told_by_its_kind(url: str):
+    """Never by its text, in which the URL may stand."""
+    answer = Postman(url, Credentials({})).post("j.1.1", b"{}")
+
+    assert (answer.status, answer.retry_after) == (0, None)
+    assert "planted" not in str(answer)
+    assert str(answer).endswith(("Error", "Exception"))
