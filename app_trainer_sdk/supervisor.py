@@ -184,12 +184,14 @@ class Supervisor:
 
     def _look_at_machine(self) -> None:
         """Refuse a machine that cannot do the job before anything is fetched; settle where libraries write."""
+        self._narrator.phase = "preflight"
         report, variables = preflight.look(self._job, self._layout.root, ranks=self._count)
         write_json(self._folder / preflight.FILE, report.document())
         self._console.lines(report.doubts())
         if (error := report.error()) is not None:
             raise error
         preflight.apply(variables)
+        self._narrator.phase = "inputs"
 
     def _prepare_start(self) -> None:
         """Make inputs and weights local; a rank never downloads."""

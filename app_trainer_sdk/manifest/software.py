@@ -5,13 +5,13 @@ Everything is read from files; nothing is imported. This file must not know runs
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import importlib.metadata
 import importlib.util
 import os
+import re
 import subprocess
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from app_trainer_sdk.manifest.document import Code, Package
@@ -23,12 +23,20 @@ GIT_SECONDS = 5.0
 SDK = Path(__file__).parent.parent
 
 
-def installed_packages() -> dict[str, Package]:
-    """Every installed distribution by its name, sorted."""
+def installed_packages(places: Sequence[str] | None = None) -> dict[str, Package]:
+    """Every installed distribution by its name, sorted; where one is installed twice, the one that is imported.
+
+    Folders are read as they are named, since reading all metadata takes five times as long.
+
+    Args:
+        places: folders to look in; those of this interpreter when not given.
+    """
     found: dict[str, Package] = {}
-    for each in importlib.metadata.distributions():
-        name = str(each.metadata["Name"]).lower().replace("_", "-")
-        found.setdefault(name, Package(version=each.version, digest=_record_digest(each)))
+    for place in map(Path, sys.path if places is None else places):
+        for folder in sorted(place.glob("*.dist-info")):
+            name, _, version = folder.name.removesuffix(".dist-info").partition("-")
+            plain = re.sub(r"[-_.]+", "-", name).lower()
+            found.setdefault(plain, Package(version=version, digest=_record_digest(folder)))
     return dict(sorted(found.items()))
 
 
@@ -73,24 +81,19 @@ def _module_digest(module: str) -> str | None:
     return source_digest(file.parent if "." in module else file)
 
 
-def _record_digest(distribution: importlib.metadata.Distribution) -> str | None:
-    record = distribution.read_text("RECORD")
-    if record is None:
+def _record_digest(folder: Path) -> str | None:
+    """Over the lines of the files that came with the wheel: name, digest, size."""
+    try:
+        record = (folder / "RECORD").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
         return None
-    digest = hashlib.sha256()
-    for line in sorted(_lines(record)):
-        digest.update(line.encode() + b"\n")
-    return "sha256:" + digest.hexdigest()
-
-
-def _lines(record: str) -> Iterator[str]:
-    """Files of the wheel with their digests; scripts carry the interpreter's path and are left out."""
-    for row in csv.reader(record.splitlines()):
-        if len(row) < 2 or not row[1] or row[0].startswith("..") or Path(row[0]).is_absolute():
-            continue
-        if ".dist-info/" in row[0] and row[0].rpartition("/")[2] in INSTALLERS_OWN:
-            continue
-        yield f"{row[0]},{row[1]}"
+    own = tuple(f"{folder.name}/{name}," for name in INSTALLERS_OWN)
+    # Compiled files have no digest; scripts, outside the folder, carry the interpreter's path.
+    lines = [
+        line for line in record.splitlines()
+        if ",sha256=" in line and not line.startswith(("..", "/", '"..', '"/', *own))
+    ]  # fmt: skip
+    return "sha256:" + hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
 
 
 def _git(folder: Path) -> tuple[str | None, bool | None]:

@@ -17,13 +17,14 @@ from typing import Any
 
 from app_trainer_sdk.catalog import ModelRow
 from app_trainer_sdk.errors import ExitCode, TrainerError
+from app_trainer_sdk.gpus import GIB
 from app_trainer_sdk.hyperparameters import Hyperparameters
 from app_trainer_sdk.job import Job, check_job, load_job
 from app_trainer_sdk.paths import cache_directory
 from app_trainer_sdk.preflight.caches import settle_caches
 from app_trainer_sdk.preflight.checks import judge
 from app_trainer_sdk.preflight.devices import Probe
-from app_trainer_sdk.preflight.facts import gather, needs_of
+from app_trainer_sdk.preflight.facts import gather, needs_of, used_bytes
 from app_trainer_sdk.preflight.findings import Report, render_table
 from app_trainer_sdk.preflight.image import TorchBuild
 from app_trainer_sdk.registry import find_trainer
@@ -91,6 +92,8 @@ def look(
         job, trainer, checked or check_job(job, trainer), ranks=ranks, cache=cache, environment=around
     )
     facts = gather(directory, cache, environment=around, probes=probes, build=build)
+    if facts.job_disk.free_bytes < needs.requirements.disk_gib * GIB:
+        facts = replace(facts, job_disk=replace(facts.job_disk, used_bytes=used_bytes(directory)))
     if job_file is not None and job_file.exists():
         facts = replace(facts, newest=job_file.stat().st_mtime)
     return Report([*judge(facts, needs), *settled.findings], facts.document()), settled.variables

@@ -36,7 +36,7 @@ class Disk:
         path: the folder.
         system: number of the file system; equal ones share their space.
         free_bytes: what this user may still write.
-        used_bytes: what already lies below the folder.
+        used_bytes: what already lies below the folder, counted only where space is short.
         writable: whether something can be made there.
     """
 
@@ -112,7 +112,7 @@ def gather(
     found, visible = present_devices(environment, probes)
     return Facts(
         found=found, visible=visible, build=build or installed_torch(environment), memory=host_memory(),
-        processors=processors(), shared_bytes=shared_memory(), job_disk=disk_of(directory, measured=True),
+        processors=processors(), shared_bytes=shared_memory(), job_disk=disk_of(directory),
         cache_disk=disk_of(cache), now=time.time(),
     )  # fmt: skip
 
@@ -138,8 +138,13 @@ def needs_of(
     )  # fmt: skip
 
 
-def disk_of(folder: Path, *, measured: bool = False) -> Disk:
-    """The file system of a folder that may not be there yet; ``measured`` counts what lies in it."""
+def used_bytes(folder: Path) -> int:
+    """What lies below a folder. It may be much to count: only asked where it matters."""
+    return sum(each.stat().st_size for each in folder.rglob("*") if each.is_file())
+
+
+def disk_of(folder: Path) -> Disk:
+    """The file system of a folder that may not be there yet."""
     there = folder
     while not there.exists() and there != there.parent:
         there = there.parent
@@ -147,9 +152,8 @@ def disk_of(folder: Path, *, measured: bool = False) -> Disk:
         system, space = there.stat().st_dev, os.statvfs(there)
     except OSError:
         return Disk(str(folder), 0, 0, writable=False)
-    used = sum(each.stat().st_size for each in folder.rglob("*") if each.is_file()) if measured else 0
     free = space.f_bavail * space.f_frsize
-    return Disk(str(folder), system, free, used, os.access(there, os.W_OK | os.X_OK))
+    return Disk(str(folder), system, free, writable=os.access(there, os.W_OK | os.X_OK))
 
 
 def _is_installed(package: str) -> bool:

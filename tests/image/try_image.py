@@ -125,6 +125,7 @@ def layer_sizes() -> list[int]:
 
 def run_all(image: Mapping[str, Any], root: Path, described: str) -> None:
     """Each promise of a running container."""
+    shutil.rmtree(WORK / "runs", ignore_errors=True)
     told = start(image, root, ["describe", TRAINER], "describe")
     assert json.loads(told.wait()) == json.loads(described)
     preflight = start(image, root, ["preflight", "--json"], "preflight", updates=5)

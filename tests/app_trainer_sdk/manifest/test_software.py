@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-from importlib.metadata import PathDistribution, version
+from importlib.metadata import distributions, version
 
 from app_trainer_sdk.manifest.software import (
     SDK,
     _git,
-    _record_digest,
     describe_code,
     installed_packages,
     source_digest,
@@ -21,13 +20,14 @@ def test_every_package_has_its_version_and_digest():
     assert packages["torch"].version == version("torch")
     assert packages["torch"].digest.startswith("sha256:")
     assert list(packages) == sorted(packages)
+    assert {each.metadata["Name"].lower().replace("_", "-") for each in distributions()} == packages.keys()
 
 
 def record(tmp_path, *lines):
     folder = tmp_path / "x-1.dist-info"
     folder.mkdir(exist_ok=True)
     (folder / "RECORD").write_text("\n".join(lines))
-    return _record_digest(PathDistribution(folder))
+    return installed_packages([str(tmp_path)])["x"].digest
 
 
 def test_the_digest_is_of_the_package_and_not_of_its_installation(tmp_path):

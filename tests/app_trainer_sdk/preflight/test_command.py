@@ -81,6 +81,7 @@ def test_a_run_on_a_misfit_ends_before_anything_is_fetched(tmp_path, misfit, ser
         "architecture",
     ]
     assert "580" in result["failure"]["message"]
+    assert result["failure"]["phase"] == "preflight"
     assert "sm_120" in done.stdout + done.stderr
 
 
