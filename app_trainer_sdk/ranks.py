@@ -34,6 +34,8 @@ LOG_TAIL_LINES = 12
 LOG_TAIL_BYTES = 64 << 10
 #: Makes a rank write the stacks of all its threads to its log, even while one of them holds the interpreter.
 STACKS_SIGNAL = signal.SIGUSR1
+#: How long the ranks are listened to at a time.
+LISTEN_SECONDS = 0.1
 #: From "another rank failed" to the kill: enough to leave a save behind, too short to look like a hang.
 PEER_SECONDS = 5.0
 #: Ends of a rank that was made to go: a platform that stops a job may signal all of its processes.
@@ -122,37 +124,44 @@ class Member:
 
 
 class Ranks:
-    """The training processes of one attempt.
+    """The training processes of one attempt, on this node.
 
     Args:
         folder: the attempt's folder, with its ``start.json``.
-        count: how many processes train.
+        count: how many processes train here.
         program: what each of them runs.
+        node, nodes: which node this is, and of how many; with several they meet where the environment says.
     """
 
-    def __init__(self, folder: Path, count: int = 1, *, program: Sequence[str] = PROGRAM) -> None:
+    def __init__(
+        self, folder: Path, count: int = 1, *, program: Sequence[str] = PROGRAM, node: int = 0, nodes: int = 1
+    ) -> None:
         self._folder = folder
         self._program = program
-        self._members = [Member(number, folder) for number in range(count)]
+        self._node, self._nodes = node, nodes
+        self._members = [Member(node * count + number, folder) for number in range(count)]
         self._selector = selectors.DefaultSelector()
         self._peers_end = float("inf")
         self._verdict: TrainerError | None = None
+        self._stale: dict[Path, int] = {}
         self._others: set[int] = set()
 
     def begin(self) -> None:
         """Start all of them, in the main thread: a rank is signalled when the thread that began it ends."""
         count = len(self._members)
+        self._stale = {path: path.stat().st_mtime_ns for path in self._outcomes_elsewhere()}
         self._others = {each.pid for each in processes_below(os.getpid())}
         with contextlib.ExitStack() as stack:
             # Bound here and handed to rank 0, so that nobody can take the port in between.
-            meeting = stack.enter_context(socket.create_server((HOST, 0))) if count > 1 else None
-            for member in self._members:
+            own = count > 1 and self._nodes == 1
+            meeting = stack.enter_context(socket.create_server((HOST, 0))) if own else None
+            for local, member in enumerate(self._members):
                 descriptors = [member.theirs.fileno()]
                 if meeting is not None and member.number == 0:
                     descriptors.append(meeting.fileno())
                 words = [str(self._folder / START), *map(str, descriptors)]
                 port = meeting.getsockname()[1] if meeting is not None else 0
-                environment = rank_environment(member.number, count, port)
+                environment = rank_environment(local, count, port, node=self._node, nodes=self._nodes)
                 self._selector.register(member.connection, selectors.EVENT_READ, member)
                 member.begin([*self._program, *words], environment, descriptors)
 
@@ -193,7 +202,8 @@ class Ranks:
             stop: what was asked of all of them; a rank that ends as asked has not failed.
         """
         fine = {0, None} | ({int(stop.code), int(ExitCode.PEER_FAILED)} if stop is not None else set())
-        bad = [each for each in self._members if each.failed and (each.status == 0 or each.status not in fine)]
+        bad = any(each.failed and (each.status == 0 or each.status not in fine) for each in self._members)
+        bad = bad or any(outcome["exit_code"] not in fine for _, outcome in self._ends_elsewhere())
         if not bad or all(each.status is not None for each in self._members):
             return
         if self._peers_end == float("inf"):
@@ -248,6 +258,7 @@ class Ranks:
     def outcome(self, stop: StopRequested | None, *, phase: str, step: int | None) -> dict[str, Any]:
         """How they ended, as one: the earliest end that no other rank caused, or rank 0's when all is well."""
         ends = [self._end_of(each, stop, phase, step) for each in self._members]
+        ends += self._ends_elsewhere()
         codes = {int(outcome["exit_code"]) for _, outcome in ends}
         if codes == {0}:
             return ends[0][1]
@@ -259,6 +270,18 @@ class Ranks:
         if first.get("failure") and first["failure"].get("step") is None:
             first["failure"]["step"] = step
         return first
+
+    def _ends_elsewhere(self) -> list[tuple[int, dict[str, Any]]]:
+        """Outcomes that ranks of other nodes left in the directory that all share, in this start."""
+        found = [
+            path for path in self._outcomes_elsewhere() if path.stat().st_mtime_ns != self._stale.get(path)
+        ]
+        return [(path.stat().st_mtime_ns, read_json(path)) for path in found]
+
+    def _outcomes_elsewhere(self) -> list[Path]:
+        here = {each.outcome for each in self._members}
+        paths = self._folder.glob("outcome-*.json") if self._nodes > 1 else ()
+        return [path for path in paths if path not in here]
 
     def _hear(self, member: Member) -> list[dict[str, Any]]:
         piece = _receive(member.connection)
@@ -317,8 +340,10 @@ class Ranks:
         return TrainerError(found)
 
 
-def rank_environment(number: int, count: int, port: int) -> dict[str, str]:
+def rank_environment(number: int, count: int, port: int, *, node: int = 0, nodes: int = 1) -> dict[str, str]:
     """A rank's environment: no hub access, output at once, and with several ranks torch's own variables.
+
+    With several nodes where they meet stands in the environment already.
 
     OpenMP threads that wait spin for some microseconds only, unless somebody asks for more: beside loader
     workers or a neighbour on the same processors, two spinning threads were seen to compute at a fifth of
@@ -330,15 +355,17 @@ def rank_environment(number: int, count: int, port: int) -> dict[str, str]:
         "GOMP_SPINCOUNT": "20000",
         **without_secret_variables(os.environ),
     }
-    if count == 1:
+    if count == nodes == 1:
         return {**inherited, **quiet}
-    threads = str(max(1, processors().count // count))
-    # One machine: gloo would otherwise ask what the host's name leads to, which in a container may be nothing.
-    wishes = {"OMP_NUM_THREADS": threads, "GLOO_SOCKET_IFNAME": "lo"}
+    wishes = {"OMP_NUM_THREADS": str(max(1, processors().count // count))}
     place = {
-        "RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": str(count),
-        "LOCAL_WORLD_SIZE": str(count), "MASTER_ADDR": HOST, "MASTER_PORT": str(port),
+        "RANK": str(node * count + number), "LOCAL_RANK": str(number), "WORLD_SIZE": str(nodes * count),
+        "LOCAL_WORLD_SIZE": str(count),
     }  # fmt: skip
+    if nodes == 1:
+        # Gloo would otherwise ask what the host's name leads to, which in a container may be nothing.
+        wishes["GLOO_SOCKET_IFNAME"] = "lo"
+        place |= {"MASTER_ADDR": HOST, "MASTER_PORT": str(port)}
     return {**wishes, **inherited, **quiet, **place}
 
 

@@ -35,22 +35,22 @@ from app_trainer_sdk.job import Job, check_job, load_job
 from app_trainer_sdk.limits import PROC, MemoryWatch
 from app_trainer_sdk.manifest.gather import write_manifest
 from app_trainer_sdk.narrator import Narrator
+from app_trainer_sdk.nodes import help_out, place_from_environment
 from app_trainer_sdk.outcome import describe_failure, outcome_document, status_of
 from app_trainer_sdk.paths import PREFIX, JobDirectory, cache_directory, number_from_environment
 from app_trainer_sdk.planning.fit import Foresight, cards_to_plan_for, fit_to_cards
 from app_trainer_sdk.planning.measured import find_measured
 from app_trainer_sdk.preflight import command as preflight
-from app_trainer_sdk.ranks import LOG_TAIL_LINES, PROGRAM, Ranks
+from app_trainer_sdk.ranks import LISTEN_SECONDS, LOG_TAIL_LINES, PROGRAM, Ranks
 from app_trainer_sdk.redaction import guard, redacted, without_secrets
 from app_trainer_sdk.registry import find_trainer
 from app_trainer_sdk.report import write_report
-from app_trainer_sdk.start import Start
+from app_trainer_sdk.start import START, Start
 from app_trainer_sdk.stops import Stops
 from app_trainer_sdk.trust.formats import refuse_untrusted
 from app_trainer_sdk.watch import Watch
 
 RESULT_SCHEMA = "app.trainer.result/v1"
-LISTEN_SECONDS = 0.1
 
 
 def run_job(
@@ -82,9 +82,12 @@ def run_job(
         asked_trackers()
         layout = JobDirectory(directory.resolve())
         make_folder(layout.root)
+        place = place_from_environment()
+        if place.node:
+            return help_out(layout, place, ranks, console)
         foresight = Foresight(cards_to_plan_for(gpu), pilot)
         with alone_in(layout.root):
-            return _go_on(job, layout, console, ranks, allow_changes, foresight)
+            return _go_on(job, layout, console, ranks, allow_changes, foresight, place.nodes)
     except TrainerError as error:
         console.lines([f"error: {error}"])
         return error.code
@@ -92,7 +95,7 @@ def run_job(
 
 def _go_on(
     job: Job, layout: JobDirectory, console: Console, ranks: int, allow_changes: Sequence[str],
-    foresight: Foresight,
+    foresight: Foresight, nodes: int,
 ) -> ExitCode:  # fmt: skip
     free_if_untrained(layout, job)
     job = under_its_name(layout, job, may_change=bool(allow_changes))
@@ -102,7 +105,9 @@ def _go_on(
         return ExitCode.SUCCEEDED
     if (ended := read_terminal(layout.attempt(layout.next_attempt()))) is not None:
         return _ended_before(ended, job, layout, console)
-    return Supervisor(job, layout, console, ranks=ranks, allow_changes=allow_changes, foresight=foresight).run()
+    return Supervisor(
+        job, layout, console, ranks=ranks, nodes=nodes, allow_changes=allow_changes, foresight=foresight
+    ).run()
 
 
 def _ended_before(ended: Event, job: Job, layout: JobDirectory, console: Console) -> ExitCode:
@@ -124,7 +129,7 @@ class Supervisor:
 
     def __init__(
         self, job: Job, layout: JobDirectory, console: Console, sink: Sink | None = None, *, ranks: int = 1,
-        allow_changes: Sequence[str] = (), program: Sequence[str] = PROGRAM,
+        nodes: int = 1, allow_changes: Sequence[str] = (), program: Sequence[str] = PROGRAM,
         foresight: Foresight = Foresight(), proc: Path = PROC,  # noqa: B008 - a frozen value
     ) -> None:  # fmt: skip
         self._job = job
@@ -138,7 +143,7 @@ class Supervisor:
         self._stops = Stops(self._pass_on_stop, self._tick)
         self._stop_told: StopRequested | None = None
         self._heartbeat = Heartbeat(self._folder)
-        self._count = ranks
+        self._count, self._nodes = ranks, nodes
         self._allow_changes = list(allow_changes)
         self._program = program
         self._foresight = foresight
@@ -199,6 +204,7 @@ class Supervisor:
         _, row, _ = check_job(self._job, trainer)
         cache = cache_directory()
         make_folder(cache, setting=PREFIX + "CACHE_DIR")
+        (self._folder / START).unlink(missing_ok=True)  # of an earlier start: other nodes wait for this one's
         check = self._stops.check
         with self._stops.interruptible():  # a silent server must not use up the grace
             foreseen = self._foresee(trainer)
@@ -210,7 +216,7 @@ class Supervisor:
             job=without_secrets(self._job.document()),
             inputs={name: str(path) for name, path in inputs.items()},
             weights={role: str(path) for role, path in weights.items()}, weights_identity=identities,
-            ranks=self._count, allow_changes=self._allow_changes, **foreseen,
+            ranks=self._count * self._nodes, allow_changes=self._allow_changes, **foreseen,
         )  # fmt: skip
         start.save()
 
@@ -226,12 +232,14 @@ class Supervisor:
         told = {} if measured is None else {"measured": dataclasses.asdict(measured)}
         if cards := self._foresight.cards():
             self._narrator.hear({"kind": "phase", "name": "plan"})
-            told["fit"] = fit_to_cards(self._job, trainer, cards, replicas=self._count, measured=measured)
+            told["fit"] = fit_to_cards(
+                self._job, trainer, cards, replicas=self._count * self._nodes, measured=measured
+            )
             self._narrator.hear({"kind": "phase", "name": "inputs"})
         return told
 
     def _supervise(self) -> dict[str, Any]:
-        self._ranks = ranks = Ranks(self._folder, self._count, program=self._program)
+        self._ranks = ranks = Ranks(self._folder, self._count, program=self._program, nodes=self._nodes)
         self._watch = Watch(ranks, MemoryWatch(self._proc))
         try:
             with self._stops.spending("checkpoint"):

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import Store, TCPStore  # torch.distributed's, with their types
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore  # torch.distributed's, with their types
 
 from app_trainer_sdk.errors import ExitCode, PeerFailed, StopRequested, origins
 from app_trainer_sdk.outcome import code_of
@@ -26,6 +26,11 @@ _here = Team()
 def here() -> Team:
     """The team of this process; torch's process groups are one for each process too."""
     return _here
+
+
+def local_rank(team: Team) -> int:
+    """A rank's number among those of its own node."""
+    return int(os.environ.get("LOCAL_RANK", team.rank)) if team.size > 1 else 0
 
 
 def enter(team: Team) -> None:
@@ -57,19 +62,21 @@ def meet(
 def _open_store(rank: int, check: Callable[[], None], descriptor: int | None) -> Store:
     """Rank 0's store. Each try is short, since rank 0 may be gone and a try cannot be interrupted."""
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    # Between nodes torchrun's agent holds the store already.
+    holds = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     while True:
         check()
         try:
             store = TCPStore(
-                host, port, is_master=rank == 0, wait_for_workers=False, timeout=MEETING_TIMEOUT,
+                host, port, is_master=holds, wait_for_workers=False, timeout=MEETING_TIMEOUT,
                 master_listen_fd=descriptor if rank == 0 else None,
             )  # fmt: skip
         except dist.DistError:
-            if rank == 0:
+            if holds:
                 raise
             continue
         store.set_timeout(COLLECTIVE_TIMEOUT)
-        return store
+        return PrefixStore("app-trainer", store)
 
 
 def ending(error: BaseException, asked: StopRequested | None) -> BaseException:

@@ -37,7 +37,7 @@ from app_trainer_sdk.training.environment import describe_environment
 from app_trainer_sdk.training.finished import is_trained, pick_for_export
 from app_trainer_sdk.training.handover import ask_again, export_artifacts
 from app_trainer_sdk.training.ledger import Ledger, Policy, Row
-from app_trainer_sdk.training.meeting import ending, meet
+from app_trainer_sdk.training.meeting import ending, local_rank, meet
 from app_trainer_sdk.training.memory import probe_for
 from app_trainer_sdk.training.metrics import append_line
 from app_trainer_sdk.training.opening import Opened, identity_of, open_job, prepare, settle_plan, store_of
@@ -93,13 +93,16 @@ class Rank:
         Args:
             policy: what happens when a phase keeps memory; by default what the job says.
         """
-        probe = probe_for(pick_device(self.team.rank))
+        local = local_rank(self.team)
+        probe = probe_for(pick_device(local))
         ledger = Ledger(probe, self._write_row, policy=policy or "warn", rank=self.team.rank)
         self.enter("examine")
         check, team = self.token.check, self.team
         store = store_of(self.layout, self.start)
         with team.first("the plan", check), interrupts.interruptible():
-            opened = open_job(self.start, ledger=ledger, check=check, progress=self._progress, rank=team.rank)
+            opened = open_job(
+                self.start, ledger=ledger, check=check, progress=self._progress, rank=local_rank(team)
+            )
             ledger.policy = policy or opened.asked.memory_release
             plan, checkpoint = settle_plan(opened, self.start, store)
         team.compare("the checkpoint", checkpoint.path.name if checkpoint is not None else "none", check)
