@@ -101,7 +101,7 @@ def _go_on(
     job = under_its_name(layout, job, may_change=bool(allow_changes))
     if is_finished(layout, job):
         console.lines([f"{job.identifier()} is already complete: see {layout.report}; nothing was changed"])
-        deliver_backlog(job.callbacks, layout, _delivery_seconds())
+        _tell_the_rest(job, layout, console)
         return ExitCode.SUCCEEDED
     if (ended := read_terminal(layout.attempt(layout.next_attempt()))) is not None:
         return _ended_before(ended, job, layout, console)
@@ -116,8 +116,15 @@ def _ended_before(ended: Event, job: Job, layout: JobDirectory, console: Console
     how = f"has ended before: {status_of(code)} (exit code {int(code)})"
     another = f"another attempt has another number: {PREFIX}ATTEMPT={attempt + 1}"
     console.lines([f"attempt {attempt} of {job.identifier()} {how}", another])
-    deliver_backlog(job.callbacks, layout, _delivery_seconds())
+    _tell_the_rest(job, layout, console)
     return code
+
+
+def _tell_the_rest(job: Job, layout: JobDirectory, console: Console) -> None:
+    """Send what earlier starts could not."""
+    _, _, left = deliver_backlog(job.callbacks, layout, _delivery_seconds())
+    if left and job.callbacks is not None:
+        console.lines([f"{left} events were not delivered; they are kept in {layout.root / 'attempts'}"])
 
 
 def _delivery_seconds() -> float:

@@ -35,7 +35,8 @@ class DeliveryRecord:
 
     def settle(self, event: Event, how: Settled, status: int) -> None:
         """Write down that an event needs no further try; one that is lost here is only sent twice."""
-        line = json.dumps({"seq": event.document["seq"], "how": how, "status": status}).encode() + b"\n"
+        who = {name: event.document.get(name) for name in ("seq", "instance")}
+        line = json.dumps({**who, "how": how, "status": status}).encode() + b"\n"
         try:
             with (self._folder(event) / DELIVERED).open("ab") as file:
                 file.write(line)
@@ -73,15 +74,19 @@ class DeliveryRecord:
 def waiting_in(folder: Path) -> list[Event]:
     """Events in an attempt's folder that nobody heard, in order; of progress only the last.
 
-    After the terminal event was heard nothing of an attempt is said any more, and nothing once it is fenced.
+    After the terminal event was heard nothing of an attempt is said any more, and nothing of a process that was
+    fenced.
     """
-    settled = {line.get("seq"): line.get("how") for line in read_lines(folder / DELIVERED)}
+    lines = read_lines(folder / DELIVERED)
+    settled = {line.get("seq"): line.get("how") for line in lines}
+    fenced = {line.get("instance") for line in lines if line.get("how") == "fenced"}
     terminal = read_terminal(folder)
-    if "fenced" in settled.values():
+    if terminal is not None and settled.get(_sequence(terminal)) == "heard":
         return []
-    if terminal is not None and settled.get(terminal.document["seq"]) == "heard":
+    if terminal is not None and terminal.document.get("instance") in fenced:
         return []
-    events = [event for event in read_events(folder) if not event.terminal]
+    speaking = [event for event in read_events(folder) if event.document.get("instance") not in fenced]
+    events = [event for event in speaking if not event.terminal]
     lifecycle = [event for event in events if not event.replaceable and _sequence(event) not in settled]
     last = [event for event in events if event.replaceable][-1:]
     newest = max((number for number in settled if isinstance(number, int)), default=0)

@@ -75,6 +75,7 @@ class Desk:
         self.deliveries: list[tuple[bytes, str]] = []
         self._gpus, self._price, self._interval = gpus, price, min_interval_s
         self._lock = threading.Lock()
+        self._closed = False
         self._records: dict[str, Record] = {}
         (folder / "events").mkdir(parents=True, exist_ok=True)
         for path in sorted((folder / "events").glob("*.jsonl")):
@@ -90,9 +91,17 @@ class Desk:
         with self._lock:
             self.faults.extend(faults)
 
+    def close(self) -> None:
+        """Hear nothing more: another desk may read the folder from now on."""
+        with self._lock:
+            self._closed = True
+        self.released.set()
+
     def hear(self, body: bytes) -> Decision:
         """Take a delivery; what is accepted is on the disk before the answer is known."""
         with self._lock:
+            if self._closed:
+                raise ConnectionAbortedError("the listener has ended")
             name = _job_of(body)
             record = self._known(name)
             attempt = _number(body, "attempt")

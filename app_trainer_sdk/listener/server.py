@@ -7,9 +7,11 @@ A further route is one function and one line: ``listener.route("PUT", r"/things/
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import json
 import re
+import socket
 import tempfile
 import threading
 import time
@@ -91,6 +93,7 @@ class Listener(ThreadingHTTPServer):
         self.desk = desk
         self.token = token
         self.keys = keys
+        self._open: set[socket.socket] = set()
         self._routes: list[tuple[str, re.Pattern[str], Handler]] = []
         self.route("POST", r"/events(?:/.*)?", self._take_event)
         self.route("GET", r"/api/training/models", self._show_models)
@@ -118,9 +121,22 @@ class Listener(ThreadingHTTPServer):
         return self
 
     def __exit__(self, *ending: object) -> None:
-        self.desk.released.set()
+        self.desk.close()
         self.shutdown()
         self.server_close()
+        for connection in list(self._open):  # a client that keeps one open must not go on talking to it
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection in a thread of its own."""
+        self._open.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """A connection ends."""
+        self._open.discard(request)
+        super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that goes away is nothing to tell."""

@@ -58,14 +58,17 @@ def test_after_the_terminal_event_nothing_is_said(tmp_path: Path):
     assert (record.waiting(1), record.heard()) == ([], 1)
 
 
-def test_of_a_fenced_attempt_nothing_is_said(tmp_path: Path):
-    """Another start speaks for the job."""
+def test_of_a_fenced_process_nothing_is_said(tmp_path: Path):
+    """Another process speaks for the job; one that takes over here in its turn is heard."""
     layout = JobDirectory(tmp_path)
     record, events = DeliveryRecord(layout), log(layout)
     record.settle(events.add("job.accepted"), "fenced", 409)
-    events.add("job.failed", code=70)
-
+    events.add("job.interrupted", code=76)
     assert record.waiting(1) == []
+
+    again = EventLog(layout.attempt(1), job_id="j", attempt=1, instance="another")
+    end = again.add("job.failed", code=70)
+    assert record.waiting(1) == [end]
 
 
 def test_a_terminal_event_that_the_log_lost_is_still_said(tmp_path: Path):
