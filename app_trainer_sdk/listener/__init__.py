@@ -5,6 +5,8 @@ every rule of the contract can be seen by hand. The tests use the same server. N
 """
 
 from app_trainer_sdk.listener.desk import Desk, Fault
+from app_trainer_sdk.listener.outputs import Outputs
 from app_trainer_sdk.listener.server import Listener
+from app_trainer_sdk.listener.store import Store
 
-__all__ = ["Desk", "Fault", "Listener"]
+__all__ = ["Desk", "Fault", "Listener", "Outputs", "Store"]

@@ -16,7 +16,9 @@ from typing import NoReturn
 from app_trainer_sdk.callbacks.signature import secret_bytes
 from app_trainer_sdk.errors import ExitCode
 from app_trainer_sdk.listener.desk import Desk, Fault
+from app_trainer_sdk.listener.outputs import Outputs
 from app_trainer_sdk.listener.server import Listener
+from app_trainer_sdk.listener.store import Store
 from app_trainer_sdk.redaction import redact
 
 #: A key and what is answered from then on.
@@ -36,12 +38,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     desk.line_up(chosen.answers)
     desk.always = chosen.always
     try:
-        listener = Listener(desk, (chosen.host, chosen.port), token=chosen.token, keys=chosen.secret)
+        store, listener = _servers(desk, chosen)
     except OSError as error:
         sys.stderr.write(f"listen: cannot listen on {chosen.host}:{chosen.port}: {error.strerror}\n")
         return int(ExitCode.DEPENDENCY_UNAVAILABLE)
-    with listener, contextlib.suppress(KeyboardInterrupt):
+    with store, listener, contextlib.suppress(KeyboardInterrupt):
         _say(f'listening; in a job: "callbacks": {{"url": "{listener.url}/events", "mode": "control"}}')
+        _say(f'and "outputs": {{"grant_url": "{listener.url}/grants", "checkpoints": true}}')
         if chosen.cancel_after is not None:
             return _cancel_after(desk, chosen.cancel_after)
         if sys.stdin.isatty():
@@ -50,6 +53,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         while not sys.stdin.isatty():
             time.sleep(3600)
     return 0
+
+
+def _servers(desk: Desk, chosen: argparse.Namespace) -> tuple[Store, Listener]:
+    store = Store(chosen.folder / "store", (chosen.host, chosen.store_port))
+    outputs = Outputs(desk, store, seconds=chosen.url_seconds)
+    place = (chosen.host, chosen.port)
+    try:
+        return store, Listener(desk, place, token=chosen.token, keys=chosen.secret, outputs=outputs)
+    except OSError:
+        store.server_close()
+        raise
 
 
 def press(desk: Desk, key: str) -> bool:
@@ -125,6 +139,8 @@ def _parser() -> argparse.ArgumentParser:
     add("folder", type=Path, nargs="?", default=Path("listener"), help="for events and uploads (listener)")
     add("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     add("--port", type=int, default=8321, help="port; 0 takes a free one (8321)")
+    add("--store-port", type=int, default=0, help="port of the store that uploads go to (a free one)")
+    add("--url-seconds", type=float, default=900.0, help="how long a granted URL is good (900)")
     add(
         "--answers",
         type=_faults,

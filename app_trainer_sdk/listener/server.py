@@ -26,6 +26,7 @@ from urllib.parse import unquote, urlsplit
 from app_trainer_sdk.callbacks.signature import verified
 from app_trainer_sdk.describe import describe_document, render
 from app_trainer_sdk.listener.desk import DROPPED, SILENT, Desk
+from app_trainer_sdk.listener.outputs import Outputs
 from app_trainer_sdk.registry import all_trainers
 
 LARGEST_EVENT = 1 << 16
@@ -81,6 +82,10 @@ class Listener(ThreadingHTTPServer):
         address: host and port; port 0 takes a free one.
         token: asked of each event and upload, unless it is empty.
         keys: each event must be signed with one of them, unless there is none.
+        outputs: grants uploads; None for no such thing.
+
+    Attributes:
+        largest_body: bytes of the largest body that a request had.
     """
 
     daemon_threads = True
@@ -88,9 +93,11 @@ class Listener(ThreadingHTTPServer):
 
     def __init__(
         self, desk: Desk, address: tuple[str, int] = ("127.0.0.1", 0), *, token: str = "",
-        keys: Sequence[bytes] = (),
+        keys: Sequence[bytes] = (), outputs: Outputs | None = None,
     ) -> None:  # fmt: skip
         self.desk = desk
+        self.outputs = outputs
+        self.largest_body = 0
         self.token = token
         self.keys = keys
         self._open: set[socket.socket] = set()
@@ -100,6 +107,10 @@ class Listener(ThreadingHTTPServer):
         self.route("GET", r"/api/training/jobs(?:/([^/]+))?", self._show_jobs)
         self.route("PUT", r"/uploads/(.+)", self._take_upload)
         self.route("GET", r"/uploads/(.+)", self._show_upload)
+        if outputs is not None:
+            self.route("POST", r"/grants(?:/.*)?", self._grant)
+            self.route("GET", r"/api/training/jobs/([^/]+)/outputs", self._show_outputs)
+            self.route("GET", r"/api/training/jobs/([^/]+)/resume", self._show_resume)
         super().__init__(address, _Handler)
         self.url = f"http://{self.server_address[0]!s}:{self.server_address[1]}"
 
@@ -109,6 +120,7 @@ class Listener(ThreadingHTTPServer):
 
     def answer(self, request: Request) -> Response:
         """The answer of the route that matches."""
+        self.largest_body = max(self.largest_body, request.length)
         for method, pattern, handler in self._routes:
             match = pattern.fullmatch(request.path)
             if match and method in (request.method, {"HEAD": "GET"}.get(request.method)):
@@ -190,6 +202,25 @@ class Listener(ThreadingHTTPServer):
         if path is None or not path.is_file():
             return Response.json({"error": "no such upload"}, 404)
         return Response(200, path.read_bytes(), {"Content-Type": "application/octet-stream"})
+
+    def _grant(self, request: Request) -> Response:
+        assert self.outputs is not None
+        if request.length > LARGEST_EVENT:
+            return Response.json({"error": f"more than {LARGEST_EVENT} bytes"}, 413)
+        body = request.body()
+        if not self._allowed(request):
+            return Response.json({"error": "token"}, 401)
+        status, document = self.outputs.answer(body)
+        return Response.json(document, status)
+
+    def _show_outputs(self, request: Request) -> Response:
+        assert self.outputs is not None
+        return Response.json(self.outputs.verified(request.groups[0]) if self._allowed(request) else [])
+
+    def _show_resume(self, request: Request) -> Response:
+        assert self.outputs is not None
+        found = self.outputs.resume(request.groups[0]) if self._allowed(request) else None
+        return Response.json(found) if found else Response.json({"error": "no whole checkpoint"}, 404)
 
     def _upload(self, name: str) -> Path | None:
         """Where an upload lies; None for one that would lie outside."""

@@ -71,6 +71,7 @@ def test_the_process(tmp_path: Path):
         said = process.stdout.readline()
         (url,) = re.findall(r'"url": "([^"]+)", "mode": "control"', said)
         request = urllib.request.Request(url, data=json.dumps(event).encode(), method="POST")
+        grants = process.stdout.readline()
         with urllib.request.urlopen(request, timeout=5) as answer:
             acknowledged = json.load(answer)["ack"]
         line = process.stdout.readline()
@@ -78,4 +79,5 @@ def test_the_process(tmp_path: Path):
 
         assert process.wait(timeout=10) == 0
     assert acknowledged == 1
+    assert f'"grant_url": "{url.removesuffix("/events")}/grants"' in grants
     assert line.split(" ", 1)[1] == "j.1.1 job.accepted\n"
