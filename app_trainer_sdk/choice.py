@@ -59,15 +59,25 @@ class Candidate:
         return (fp32, not self.gradient_checkpointing, not self.optim_8bit, self.microbatch)
 
     def is_of_the_kind(self, other: Candidate) -> bool:
-        """Whether both differ in nothing but the size of a microbatch."""
-        return self.leanness[:-1] == other.leanness[:-1]
+        """Whether both differ in nothing but the size of a microbatch.
+
+        One microbatch in an update is a kind of its own: it meets no gradients of another, and may take less
+        than smaller ones that do.
+        """
+        return self.leanness[:-1] == other.leanness[:-1] and self.is_whole == other.is_whole
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether one microbatch makes the update."""
+        return self.gradient_accumulation_steps == 1
 
     def speaks_for(self, other: Candidate) -> bool:
         """Whether the other does not fit either where this one does not.
 
         Smaller microbatches speak for larger ones; of fp32, which is looked at last, the leanest for all.
         """
-        return self.is_of_the_kind(other) or self.mixed_precision == other.mixed_precision == "no"
+        in_fp32 = self.mixed_precision == other.mixed_precision == "no" and self.is_whole == other.is_whole
+        return in_fp32 or self.is_of_the_kind(other)
 
     def with_other_state(self) -> Candidate:
         """The way that differs in nothing but the bits of the optimizer's state."""

@@ -171,7 +171,12 @@ class Planner:
     def _leanest(self, card: Card, settings: Hyperparameters, plan: Plan) -> Candidate:
         """What comes nearest to fitting."""
         candidates = self._candidates(card, settings, plan)
-        return min(candidates, key=lambda each: each.leanness)
+        ways = [
+            min(those, key=lambda each: each.leanness)
+            for whole in (False, True)
+            if (those := [each for each in candidates if each.is_whole == whole])
+        ]
+        return min(ways, key=lambda each: self._terms(self._ways.predict(each), card)["needed_bytes"])
 
     def nearest(self, card: Card) -> dict[str, Any]:
         """What fits a card on which the job's own settings ran out of memory, whatever was predicted of them.

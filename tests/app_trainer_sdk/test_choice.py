@@ -98,11 +98,26 @@ def test_fp32_is_looked_at_last_and_taken_where_nothing_else_fits():
     assert {each.mixed_precision for each in candidates} == {"fp16", "no"}
     assert [each.mixed_precision for each in candidates] == ["fp16"] * 12 + ["no"] * 12
     assert chosen is None
-    assert [each.needed is not None for each in considered[12:]] == [False] * 11 + [True]
-    assert considered[12].verdict.endswith("since 1 × 4 with recomputation and 8-bit state in fp32 does not")
+    assert sum(each.needed is not None for each in considered[12:]) == 2  # split and whole
+    assert considered[12].verdict.endswith("since 4 × 1 with recomputation and 8-bit state in fp32 does not")
     chosen, _ = choose(candidates, bytes_of, 600 * MIB)
 
     assert chosen == Candidate(4, 1, True, True, "no")
+
+
+def test_one_microbatch_may_fit_where_smaller_ones_do_not():
+    """It meets no gradients of another, which are as large as the weights."""
+
+    def needs(candidate):
+        return bytes_of(candidate) + (0 if candidate.gradient_accumulation_steps == 1 else 900 * MIB)
+
+    chosen, _ = choose(list_candidates(settings_of(), 4), needs, 1_050 * MIB)
+
+    assert chosen == Candidate(4, 1, False, True)
+    asked = settings_of(optim_8bit=False, mixed_precision="bf16")
+    chosen, _ = choose(list_candidates(asked, 4), needs, 1_150 * MIB)
+
+    assert chosen == Candidate(4, 1, True, False)
 
 
 def test_rows_that_see_each_other_are_never_split():

@@ -96,6 +96,7 @@ def test_precision_follows_the_card(plan):
 def test_a_card_too_small_is_refused_with_what_would_fit(plan):
     """Explicit settings stand in the way: the answer names them, a card, and how many would have to share."""
     asked = {"global_batch": 4096, "microbatch": 4096, "gradient_checkpointing": False}
+    asked["optim_8bit"] = False  # which would just fit
     (on_card,) = plan(256, 6, [card_of(280 * MIB)], **asked)["cards"]
 
     assert not on_card["fits"]
