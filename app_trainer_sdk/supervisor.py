@@ -30,7 +30,7 @@ from app_trainer_sdk.errors import ExitCode, StopRequested, TrainerError
 from app_trainer_sdk.events import Event, EventLog, read_terminal
 from app_trainer_sdk.files import read_json, sha256_file, write_json
 from app_trainer_sdk.health import Heartbeat
-from app_trainer_sdk.inputs import fetch_inputs, fetch_weights
+from app_trainer_sdk.inputs import fetch_inputs
 from app_trainer_sdk.job import Job, check_job, load_job
 from app_trainer_sdk.limits import PROC, MemoryWatch
 from app_trainer_sdk.manifest.gather import write_manifest
@@ -47,6 +47,7 @@ from app_trainer_sdk.registry import find_trainer
 from app_trainer_sdk.report import write_report
 from app_trainer_sdk.start import START, Start
 from app_trainer_sdk.stops import Stops
+from app_trainer_sdk.transfers.weights import fetch_weights
 from app_trainer_sdk.trust.formats import refuse_untrusted
 from app_trainer_sdk.watch import Watch
 

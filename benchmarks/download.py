@@ -29,6 +29,7 @@ import threading
 import time
 import urllib.request
 from pathlib import Path
+from typing import NamedTuple
 
 HERE = Path(__file__).parent
 LIMIT = 20_000_000
@@ -72,6 +73,14 @@ def make_file(path: Path, size: int) -> tuple[Path, str]:
 def ask(url: str) -> int:
     with urllib.request.urlopen(url) as answer:
         return int(answer.read())
+
+
+class Took(NamedTuple):
+    """What one way took: wall seconds, processor seconds (imports included), and MiB of memory at its peak."""
+
+    seconds: float
+    processor: float
+    mebibytes: float
 
 
 # Ways to download. Each runs in a process of its own, so that starts and imports meet all alike.
@@ -163,14 +172,16 @@ def start(way: str, folder: Path) -> tuple[subprocess.Popen[str], float]:
     return process, float(process.stdout.readline())
 
 
-def timed(way: str, folder: Path) -> float:
-    """Seconds from the first request to the end of the process."""
+def timed(way: str, folder: Path) -> Took:
+    """From the first request to the end of the process."""
     process, began = start(way, folder)
-    code = process.wait()
+    _, status, usage = os.wait4(process.pid, 0)
     seconds = time.time() - began
-    assert code == 0, way
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0, way
+    process.stdout.close()
     shutil.rmtree(folder, ignore_errors=True)
-    return seconds
+    return Took(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
 
 
 def kill(url: str, folder: Path, pairs: int) -> None:
@@ -197,35 +208,44 @@ def kill(url: str, folder: Path, pairs: int) -> None:
 
 def limited(url: str, folder: Path, pairs: int) -> None:
     ask(f"{url}/limit/{LIMIT}")
-    ratios = []
     for _ in range(min(2, pairs)):
         one, eight = timed("ours, 1 connection", folder / "l"), timed("ours", folder / "l")
-        ratios.append(one / eight)
-        print(f"20 MB/s a connection: one {one:.2f} s, eight {eight:.2f} s, ratio {one / eight:.2f}  (bound 7)")
-    without = [timed("ours, no digest", folder / "l") for _ in range(3)]
-    hashing = [timed("ours", folder / "l") for _ in range(3)]
-    added = statistics.median(hashing) / statistics.median(without) - 1
-    print(f"20 MB/s a connection: the digest adds {added:+.1%} of the wall time  (bound 10 %)")
+        told = f"one {one.seconds:.2f} s, eight {eight.seconds:.2f} s, ratio {one.seconds / eight.seconds:.2f}"
+        print(f"20 MB/s a connection: {told}  (bound 7)", flush=True)
+    pairs = max(3, pairs)
+    ratios = [
+        timed("ours", folder / "l").seconds / timed("ours, no digest", folder / "l").seconds
+        for _ in range(pairs)
+    ]
+    added = statistics.median(ratios) - 1
+    print(
+        f"20 MB/s a connection: the digest adds {added:+.1%} of the wall time, paired  (bound 10 %)", flush=True
+    )
     ask(f"{url}/limit/0")
 
 
 def fast(url: str, folder: Path, pairs: int) -> None:
     ways = ("bare urllib3", "ours, no digest", "ours", "huggingface_hub")
-    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    took: dict[str, list[Took]] = {way: [] for way in ways}
     for round_number in range(pairs + 1):
         for way in ways:
-            took = timed(way, folder / "f")
+            one = timed(way, folder / "f")
             if round_number:
-                seconds[way].append(took)
+                took[way].append(one)
     size = int(os.environ["SIZE"])
     for way in ways:
-        paired = statistics.median(a / b for a, b in zip(seconds["bare urllib3"], seconds[way], strict=True))
-        rate = size / statistics.median(seconds[way]) / 1e6
-        print(f"no limit: {way:16} median {rate:6.0f} MB/s, {paired:.2f} of bare urllib3's rate, paired")
-    added = (
-        statistics.median(a / b for a, b in zip(seconds["ours"], seconds["ours, no digest"], strict=True)) - 1
-    )
-    print(f"no limit: the digest adds {added:+.1%} of the wall time, paired")
+        bare, mine = took["bare urllib3"], took[way]
+        paired = statistics.median(a.seconds / b.seconds for a, b in zip(bare, mine, strict=True))
+        rate = size / statistics.median(each.seconds for each in mine) / 1e6
+        processor = statistics.median(each.processor for each in mine)
+        memory = max(each.mebibytes for each in mine)
+        told = (
+            f"{paired:.2f} of bare urllib3's rate, paired; {processor:.2f} processor seconds, {memory:.0f} MiB"
+        )
+        print(f"no limit: {way:16} median {rate:6.0f} MB/s, {told}", flush=True)
+    both = zip(took["ours"], took["ours, no digest"], strict=True)
+    added = statistics.median(a.seconds / b.seconds for a, b in both) - 1
+    print(f"no limit: the digest adds {added:+.1%} of the wall time, paired", flush=True)
 
 
 if __name__ == "__main__":

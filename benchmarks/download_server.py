@@ -5,7 +5,7 @@
     python benchmarks/download_server.py FILE SHA256
 
 Prints its port. ``GET /stats`` tells the bytes sent, ``GET /limit/20000000`` limits each connection to so many
-bytes a second (0 for none). Every other path is the file, with the headers that huggingface_hub asks for too.
+bytes a second (0 for none). Every path but ``/api/`` is the file, with the headers that huggingface_hub wants.
 """
 
 from __future__ import annotations
@@ -61,6 +61,9 @@ class Server:
                 self.limit = int(path.rpartition(b"/")[2])
             body = str(self.sent).encode()
             connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+            return
+        if path.startswith(b"/api/"):  # huggingface_hub asks for more than the file
+            connection.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
             return
         asked = RANGE.search(head)
         start, end = 0, self.size

@@ -186,10 +186,11 @@ class Subject:
 
 def open_in_this_process(job: Job, folder: Path) -> tuple[Opened, Plan]:
     """Open a job as a rank does: inputs and weights made local, data examined, plan resolved."""
-    from app_trainer_sdk.inputs import fetch_inputs, fetch_weights
+    from app_trainer_sdk.inputs import fetch_inputs
     from app_trainer_sdk.paths import cache_directory
     from app_trainer_sdk.start import Start
     from app_trainer_sdk.training.opening import open_job, settle_plan, store_of
+    from app_trainer_sdk.transfers.weights import fetch_weights
 
     _, row, _ = check_job(job, find_trainer(job.trainer))
     cache = cache_directory()

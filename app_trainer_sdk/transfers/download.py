@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import final
 
 from app_trainer_sdk.errors import DependencyUnavailable, DiskFull, is_disk_full
+from app_trainer_sdk.transfers.claims import claim
 from app_trainer_sdk.transfers.engine import NoMirror, Pass, Restart, Tools
 from app_trainer_sdk.transfers.faults import Fault
 from app_trainer_sdk.transfers.mirrors import Mirrors
-from app_trainer_sdk.transfers.partial import Lost, Partial, State, claim, part_lengths
+from app_trainer_sdk.transfers.partial import Lost, Partial, State, part_lengths
 from app_trainer_sdk.transfers.pauses import patiently
 from app_trainer_sdk.transfers.progress import Meter
 from app_trainer_sdk.transfers.requests import ask_mirror

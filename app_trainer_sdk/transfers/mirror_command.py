@@ -11,7 +11,7 @@ from pathlib import Path
 from app_trainer_sdk.errors import BadJob, ExitCode, TrainerError
 from app_trainer_sdk.files import write_json
 from app_trainer_sdk.hub import list_repository
-from app_trainer_sdk.inputs import new_tools
+from app_trainer_sdk.inputs import open_tools
 from app_trainer_sdk.job import parse_document
 from app_trainer_sdk.paths import cache_directory
 from app_trainer_sdk.transfers.cache import Cache
@@ -73,9 +73,9 @@ def _of_the_hub(repository: str, revision: str, *, fetch: bool) -> list[Listed]:
     listed = list_repository(repository, revision, setting="SOURCE")
     cache = Cache(cache_directory())
     wanted = [each for each in listed if fetch or each.sha256 is None or each.size is None]
-    paths = fetch_files(
-        wanted, cache_place(cache), label=repository, tools=new_tools(), check=_never, told=Nobody()
-    )
+    with open_tools() as tools:
+        place = cache_place(cache)
+        paths = fetch_files(wanted, place, label=repository, tools=tools, check=_never, told=Nobody())
     if fetch:
         folder = cache.write_set(
             f"mirror-{revision}", f"{repository}@{revision}", {n: p.name for n, p in paths.items()}
@@ -94,10 +94,11 @@ def _of_the_hub(repository: str, revision: str, *, fetch: bool) -> list[Listed]:
 def _check(chosen: argparse.Namespace) -> int:
     said = read_manifest(parse_document(Path(chosen.source)))
     wrong = 0
-    for each in check_mirrors(said, new_tools(), digests=not chosen.quick):
-        state = each.problem or "; ".join(("good", *each.notes))
-        sys.stdout.write(f"{each.path}  {each.url}  {state}\n")
-        wrong += bool(each.problem)
+    with open_tools() as tools:
+        for each in check_mirrors(said, tools, digests=not chosen.quick):
+            state = each.problem or "; ".join(("good", *each.notes))
+            sys.stdout.write(f"{each.path}  {each.url}  {state}\n")
+            wrong += bool(each.problem)
     return int(ExitCode.DEPENDENCY_UNAVAILABLE if wrong else ExitCode.SUCCEEDED)
 
 

@@ -2,9 +2,8 @@
 
 ``partial/<key>/`` holds ``data``, ``state.json`` (durable: written after the data it speaks of is) and
 ``positions`` (how far each part is, right after each write: it survives a kill, not a power cut, and counts
-only while the machine runs on). Whoever works on it has renamed the folder to ``<key>.<owner>``: a rename
-has one winner on every file system, and a heartbeat tells whether the owner lives. This file must not know
-where bytes come from.
+only while the machine runs on). Its owner has claimed it (``claims``) and beats. This file must not know where
+bytes come from.
 """
 
 from __future__ import annotations
@@ -14,18 +13,16 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
 from app_trainer_sdk.files import json_bytes, read_json, remove_tree, sync_directory, sync_file
 from app_trainer_sdk.transfers.faults import Abandoned
-from app_trainer_sdk.transfers.owner import BEAT_SECONDS, boot_id, is_alive, new_token
-from app_trainer_sdk.transfers.pauses import Clock
+from app_trainer_sdk.transfers.owner import BEAT_SECONDS, boot_id
 
 HEARTBEAT, DATA, STATE, POSITIONS, WRONG = "heartbeat", "data", "state.json", "positions", "wrong"
-LOOK_SECONDS = 0.25
 _POSITION = struct.Struct("<Q")
 
 
@@ -250,52 +247,6 @@ class Slot:
                 self._closed = True
                 os.close(self._data)
                 os.close(self._positions)
-
-
-def claim(
-    partials: Path, key: str, *, ready: Callable[[], bool], check: Callable[[], None], clock: Clock,
-    waiting: Callable[[], None] = lambda: None,
-) -> Partial | None:  # fmt: skip
-    """Own the file ``key``, waiting while another process that lives does.
-
-    Args:
-        partials: the folder of all files in the making.
-        key: names the file: its digest where that is known.
-        ready: whether the finished file is there; then nothing is claimed.
-        check: raises when somebody wants to stop.
-        clock: pauses.
-        waiting: told each time that another process is waited for.
-
-    Returns:
-        the file, or None as soon as it is ready.
-    """
-    partials.mkdir(parents=True, exist_ok=True)
-    free, never = partials / key, threading.Event()
-    while not ready():
-        check()
-        owners = sorted(partials.glob(f"{key}.*"))
-        dead = [each for each in owners if not is_alive(each.name.partition(".")[2], each / HEARTBEAT)]
-        if len(owners) > len(dead):
-            waiting()
-            clock.wait(never, LOOK_SECONDS)
-            continue
-        mine = partials / f"{key}.{new_token()}"
-        with contextlib.suppress(OSError):
-            if not dead:
-                free.mkdir(exist_ok=True)
-            source = dead[0] if dead else free
-            (source / HEARTBEAT).touch()
-            source.rename(mine)
-            return Partial(mine, free)
-        check_writable(partials)
-    return None
-
-
-def check_writable(folder: Path) -> None:
-    """Raise what keeps ``folder`` from being written: what cannot be claimed must not be tried for ever."""
-    probe = folder / f".{new_token()}"
-    probe.touch()
-    probe.unlink(missing_ok=True)
 
 
 def part_lengths(size: int, part_bytes: int) -> list[int]:

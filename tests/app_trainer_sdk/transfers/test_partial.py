@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from app_trainer_sdk.transfers import partial as module
+from app_trainer_sdk.transfers.claims import claim
 from app_trainer_sdk.transfers.faults import Abandoned
-from app_trainer_sdk.transfers.partial import Lost, Partial, State, claim, part_lengths
+from app_trainer_sdk.transfers.partial import Lost, Partial, State, part_lengths
 from app_trainer_sdk.transfers.pauses import RealClock
 
 DEAD = "0123456789ab-1-1-1-00000000"
