@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from app_trainer_sdk.errors import BadJob, InputMissing
-from app_trainer_sdk.files import sha256_file
+from app_trainer_sdk.files import remove_tree, sha256_file
 from app_trainer_sdk.job import FileReference, Job
 from app_trainer_sdk.transfers.addresses import Guard
 from app_trainer_sdk.transfers.archives import Limits, unpack
@@ -117,7 +117,7 @@ def _downloaded(
     )  # fmt: skip
     place = Place(directory / ".partial", lambda sha256: path)
     fetch_files([wanted], place, label=setting.removeprefix("/"), tools=tools, check=check, told=told)
-    place.partials.rmdir()
+    remove_tree(place.partials)  # a kill at the last moment may have left an empty claim
     return path
 
 
