@@ -56,11 +56,18 @@ class DeliveryRecord:
         return waiting_in(self._layout.attempt(attempt))
 
     def backlog(self, *, everything: bool = False) -> list[Event]:
-        """Events that nobody heard, of all attempts that had a receiver, or of all there are."""
+        """Events that nobody heard, of all attempts that had a receiver, or of all there are.
+
+        Once an attempt was heard nothing is said of those before it: the receiver knows better by now.
+        """
         folders = (self._layout.root / "attempts").glob("*")
         begun = (each for each in folders if everything or (each / DELIVERED).exists())
-        numbers = sorted(int(each.name) for each in begun if each.name.isdecimal())
-        return [event for number in numbers for event in self.waiting(number)]
+        waiting: list[Event] = []
+        for number in sorted((int(each.name) for each in begun if each.name.isdecimal()), reverse=True):
+            waiting = self.waiting(number) + waiting
+            if any(line.get("how") == "heard" for line in read_lines(self._layout.attempt(number) / DELIVERED)):
+                break
+        return waiting
 
     def heard(self) -> int:
         """How many events were heard, of all attempts."""

@@ -93,4 +93,18 @@ def test_the_backlog_has_attempts_that_somebody_was_to_hear_of(tmp_path: Path):
             record.begin(attempt)
 
     assert [event.id for event in record.backlog()] == ["j.2.1", "j.10.1"]
-    assert [event.id for event in record.backlog(everything=True)] == ["j.1.1", "j.2.1", "j.10.1"]
+    record.settle(record.waiting(10)[0], "refused", 400)
+    assert [event.id for event in record.backlog()] == ["j.2.1"]
+    assert [event.id for event in record.backlog(everything=True)] == ["j.1.1", "j.2.1"]
+
+
+def test_of_attempts_before_one_that_was_heard_nothing_is_said(tmp_path: Path):
+    """J4 over starts: progress that the next start's took the place of does not come after that start's end."""
+    layout = JobDirectory(tmp_path)
+    record = DeliveryRecord(layout)
+    for attempt in (1, 2):
+        log(layout, attempt).add("job.progress")
+        record.begin(attempt)
+    record.settle(log(layout, 2).add("job.succeeded", code=0), "heard", 200)
+
+    assert record.backlog() == []

@@ -155,6 +155,26 @@ def test_one_terminal_event_whatever_happens_on_the_way(
     assert listener.desk.jobs()["j"].state == "failed"
 
 
+def test_a_finished_job_tells_an_end_that_a_kill_cut_off(
+    run_fake: Any, listener: Listener, monkeypatch: pytest.MonkeyPatch
+):
+    """Killed between result and terminal event: the next start has nothing to do but tell the end, once."""
+    monkeypatch.setenv("APP_TRAINER_UPLOAD_WAIT_SECONDS", "0.1")
+    listener.desk.always = Fault(500)
+    ended = run_fake(SUCCEEDS, callbacks=control(listener))
+    folder = ended.layout.attempt(1)
+    (folder / "terminal.json").unlink()
+    said = (folder / "events.jsonl").read_text().splitlines(keepends=True)
+    (folder / "events.jsonl").write_text("".join(said[:-1]))
+    listener.desk.always = Fault()
+    monkeypatch.setenv("APP_TRAINER_UPLOAD_WAIT_SECONDS", "20")
+
+    options = ["--job", str(run_fake.job), "--job-dir", str(ended.layout.root)]
+    assert [run(options), run(options)] == [0, 0]
+    record = listener.desk.jobs()["j"]
+    assert (record.state, record.output_bytes, heard(listener).count("job.succeeded")) == ("succeeded", 77, 1)
+
+
 def test_events_that_nobody_heard_are_flushed(
     run_fake: Any, listener: Listener, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
