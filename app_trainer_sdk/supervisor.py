@@ -28,7 +28,7 @@ from app_trainer_sdk.console import Console, seconds_text
 from app_trainer_sdk.contract import Trainer
 from app_trainer_sdk.descendants import adopting_orphans
 from app_trainer_sdk.errors import ExitCode, StopRequested, TrainerError
-from app_trainer_sdk.events import Event, EventLog, read_terminal
+from app_trainer_sdk.events import EVENTS, Event, EventLog, read_terminal
 from app_trainer_sdk.files import read_json, sha256_file, write_json
 from app_trainer_sdk.health import Heartbeat
 from app_trainer_sdk.inputs import fetch_inputs
@@ -102,6 +102,9 @@ def _go_on(
     free_if_untrained(layout, job)
     job = under_its_name(layout, job, may_change=bool(allow_changes))
     if is_finished(layout, job):
+        if _is_untold(layout):
+            console.lines([f"{job.identifier()} is complete; its end is told now"])
+            return Supervisor(job, layout, console).tell_again()
         console.lines([f"{job.identifier()} is already complete: see {layout.report}; nothing was changed"])
         _tell_end_again(layout)
         _tell_the_rest(job, layout, console)
@@ -111,6 +114,15 @@ def _go_on(
     return Supervisor(
         job, layout, console, ranks=ranks, nodes=nodes, allow_changes=allow_changes, foresight=foresight
     ).run()
+
+
+def _is_untold(layout: JobDirectory) -> bool:
+    """Whether a supervisor was killed between the result of a finished job and the event that tells it."""
+    finished = int(read_json(layout.result)["attempt"])
+    folders = [each for each in (layout.root / "attempts").glob("*") if each.name.isdecimal()]
+    later = [each for each in folders if int(each.name) >= finished]
+    began = (layout.attempt(finished) / EVENTS).exists()
+    return began and not any(read_terminal(each) for each in later)
 
 
 def _ended_before(ended: Event, job: Job, layout: JobDirectory, console: Console) -> ExitCode:
@@ -177,15 +189,27 @@ class Supervisor:
 
     def run(self) -> ExitCode:
         """Do it, and leave result, report and terminal event whatever happens."""
+        self._open()
+        with adopting_orphans(), self._stops.listening():
+            self._tick()
+            return self._finish(self._outcome())
+
+    def tell_again(self) -> ExitCode:
+        """Tell the end of a finished job that an earlier start was killed before telling."""
+        result = read_json(self._layout.result)
+        self._open()
+        self._narrator.step = result.get("step")
+        with self._stops.listening():
+            self._keep_pages(result)
+            return self._tell_end(result)
+
+    def _open(self) -> None:
         events = EventLog(
             self._folder, job_id=self._job.identifier(), attempt=self._attempt, instance=secrets.token_hex(4)
         )
         if not self._chosen:
             self._sink = build_sink(self._job, self._layout, events, attempt=self._attempt, obey=self.order)
         self._narrator = Narrator(events, self._sink, self._console)
-        with adopting_orphans(), self._stops.listening():
-            self._tick()
-            return self._finish(self._outcome())
 
     def order(self, order: Order) -> None:
         """Take an order of the control plane, from any thread."""
@@ -331,7 +355,10 @@ class Supervisor:
             failure = describe_failure(unkept, phase="result", step=self._narrator.step)
             outcome = outcome_document(ExitCode(failure["code"]), failure=failure)
             result = self._result(outcome)
-        code = ExitCode(outcome["exit_code"])
+        return self._tell_end(result)
+
+    def _tell_end(self, result: Mapping[str, Any]) -> ExitCode:
+        code = ExitCode(result["exit_code"])
         kinds = {"succeeded": "job.succeeded", "canceled": "job.canceled", "interrupted": "job.interrupted"}
         outputs = result.get("outputs") or []
         told = {
@@ -339,9 +366,9 @@ class Supervisor:
             "bytes": sum(each["bytes"] for each in outputs),
             **self._manifest_facts(),
         }
-        kind = kinds.get(str(outcome["status"]), "job.failed")
+        kind = kinds.get(str(result["status"]), "job.failed")
         said = self._narrator.say(
-            kind, status=outcome["status"], code=int(code), outputs=told, failure=outcome.get("failure"),
+            kind, status=result["status"], code=int(code), outputs=told, failure=result.get("failure"),
             **self._narrator.finished(code),
         )  # fmt: skip
         if said.terminal:
@@ -378,13 +405,16 @@ class Supervisor:
         except Exception as error:  # noqa: BLE001 - the exit code and the terminal event are still to come
             self._console.lines([f"warning: the result is not kept: {error}"])
             return error
+        self._keep_pages(result)
+        return None
+
+    def _keep_pages(self, result: Mapping[str, Any]) -> None:
         job = self._job.document()
         for name, write in (("report", write_report), ("manifest", partial(write_manifest, asked=job))):
             try:
                 write(self._layout, result)
             except Exception as error:  # noqa: BLE001 - the same; what both tell stands in other files too
                 self._console.lines([f"warning: the {name} is not kept: {error}"])
-        return None
 
     def _keep_stop(self, result: Mapping[str, Any]) -> None:
         """Add to the result what the grace was spent on, now that the last of it is spent."""

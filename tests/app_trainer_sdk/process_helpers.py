@@ -19,7 +19,9 @@ from app_trainer_sdk.errors import ExitCode
 from app_trainer_sdk.job import load_job
 from app_trainer_sdk.limits import PROC
 from app_trainer_sdk.paths import JobDirectory
-from app_trainer_sdk.supervisor import Supervisor
+from app_trainer_sdk.supervisor import Supervisor, run_job
+
+__all__ = ["run_job"]  # for the processes that are begun here
 
 TOY = {"trainer": "app_trainer_sdk.testing.toys:ToyTrainer", "model": "toy-mlp"}
 #: What every fake rank begins with: its place, its line, and how it leaves.
@@ -124,10 +126,9 @@ def start_supervisor(
     (folder / "job.json").write_text(json.dumps({**TOY, **(job or {})}))
     code = before + (
         "\nimport sys, pathlib, process_helpers as h\n"
+        "h.Supervisor.__init__.__kwdefaults__['program'] = h.program(sys.argv[2])\n"
         "folder = pathlib.Path(sys.argv[1])\n"
-        "one = h.Supervisor(h.load_job(folder / 'job.json'), h.JobDirectory(folder / 'dir'),\n"
-        "                   h.Console(quiet=True), program=h.program(sys.argv[2]))\n"
-        "sys.exit(one.run())"
+        "sys.exit(h.run_job(folder / 'job.json', folder / 'dir', console=h.Console(quiet=True)))"
     )
     paths = [str(Path(__file__).parent), *sys.path]
     own = {name: value for name, value in os.environ.items() if not name.startswith("APP_TRAINER_")}

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from process_helpers import gone
+from process_helpers import gone, supervise
 
 from app_trainer_sdk.callbacks.sinks import RecordingSink
 from app_trainer_sdk.console import Console
@@ -257,3 +257,22 @@ def test_a_run_that_diverges_keeps_its_last_finite_checkpoint(run_toy: Any):
     assert (event["type"], event["code"]) == ("job.failed", 82)
     assert "not every event was delivered" in toy.told()
     assert "VerySecret" not in toy.told() + said(toy.directory)
+
+
+def test_an_end_that_nobody_told(tmp_path: Path, toy_job: Any, monkeypatch: pytest.MonkeyPatch):
+    """A13 row 12: killed between the result of a finished job and its event, the next start tells it, once."""
+    job = toy_job()
+    told = supervise(tmp_path, "leave(0, 'succeeded', outputs=[], timings={}, step=7)")
+    assert told.code == 0
+    attempt = tmp_path / "dir" / "attempts" / "1"
+    (attempt / "terminal.json").unlink()
+    lines = (attempt / "events.jsonl").read_bytes().splitlines(keepends=True)
+    (attempt / "events.jsonl").write_bytes(b"".join(lines[:-1]))
+    (tmp_path / "dir" / "report.md").unlink()
+    for _ in range(2):
+        assert run_job(job, tmp_path / "dir", console=Console(io.StringIO())) is ExitCode.SUCCEEDED
+
+    (last,) = events(tmp_path / "dir", 2)
+    assert (last["type"], last["code"], last["progress"]["fraction"]) == ("job.succeeded", 0, 1.0)
+    assert (tmp_path / "dir" / "report.md").exists()
+    assert [each.name for each in sorted((tmp_path / "dir" / "attempts").iterdir())] == ["1", "2"]
