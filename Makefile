@@ -71,7 +71,7 @@ bench: $(BENCH)/.ready
 	$(BENCH)/bin/python benchmarks/feature_head.py
 	$(BENCH)/bin/python benchmarks/callback_overhead.py
 
-# As root, with Debian's buildah, debootstrap and runc. WHEELS names a folder of wheels, such as torch's for the CPU.
+# As root, with Debian's buildah, debootstrap and runc: docs/image.md.
 image-test:
 	$(PYTHON) tests/image/try_image.py
 

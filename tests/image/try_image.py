@@ -1,8 +1,8 @@
 """Builds the image for the CPU and runs it as a platform would: ``make image-test``. Not part of the suite.
 
-As root, with Debian's ``buildah``, ``debootstrap`` and ``runc``; no daemon, no registry. A folder of wheels is
-named by ``WHEELS`` (torch's form for the CPU). Each run is a container of its own: user 10001:0, the root
-read-only, no network, no ``/tmp`` to write in, process 1.
+As root, with Debian's ``buildah``, ``debootstrap`` and ``runc``; no daemon, no registry. Torch's wheel is the
+one that pip gives here, or lies in a folder named by ``WHEELS``. Each run is a container of its own: user
+10001:0, the root read-only, no network, no ``/tmp`` to write in, process 1.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 WORK = Path(os.environ.get("IMAGE_WORK", ROOT / "build" / "image"))
 MIRROR = os.environ.get("DEBIAN_MIRROR", "http://deb.debian.org/debian")
 TRAINER = os.environ.get("TRAINER", "text")
-WHEELS = os.environ.get("WHEELS", "")
+WHEELS = Path(os.environ.get("WHEELS", WORK / "wheels"))
 BASE, IMAGE = "localhost/trainer-base", f"localhost/trainer-{TRAINER}"
 PACKAGES = "python3,python3-venv,python3-dev,gcc,libc6-dev,ca-certificates"
 LABEL = "app.trainer.describe"
@@ -71,11 +71,11 @@ def build(describe: str = "") -> str:
     started = time.monotonic()
     arguments = {
         "BASE": BASE, "TRAINER": TRAINER, "REQUIRE_GPU": "0", "REVISION": revision(), "VERSION": "image-test",
-        "PIP_FIND_LINKS": "/wheels" if WHEELS else "",
+        "PIP_FIND_LINKS": "/wheels",
     }  # fmt: skip
     # Certificates of this machine: its package index may have one of its own.
     volumes = ["--volume", "/etc/ssl/certs:/etc/ssl/certs:ro"]
-    volumes += ["--volume", f"{Path(WHEELS).resolve()}:/wheels:ro"] if WHEELS else []
+    volumes += ["--volume", f"{wheels().resolve()}:/wheels:ro"]
     given = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
     given += ["--label", f"{LABEL}={describe}"] if describe else []
     buildah("build", "--pull-never", "--layers", *volumes, *given, "--tag", IMAGE, str(ROOT), show=True)
@@ -84,6 +84,14 @@ def build(describe: str = "") -> str:
     buildah("rm", container)
     say(f"built in {time.monotonic() - started:.0f} s{' with its label' if describe else ''}")
     return json.dumps(json.loads(text), separators=(",", ":"))
+
+
+def wheels() -> Path:
+    """A folder with torch's wheel: on a machine for the CPU, its form for the CPU."""
+    if not list(WHEELS.glob("torch-*.whl")):
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(WHEELS)]
+        run([*pip, "--constraint", str(ROOT / "constraints.txt"), "torch"])
+    return WHEELS
 
 
 def look(image: Mapping[str, Any], root: Path, described: str) -> None:
@@ -255,7 +263,7 @@ def buildah(*words: str, show: bool = False) -> str:
 
 def run(words: Sequence[str], *, show: bool = False, check: bool = True) -> str:
     """What a command prints; it must succeed."""
-    settings = {"BUILDAH_ISOLATION": "chroot", "STORAGE_DRIVER": os.environ.get("STORAGE_DRIVER", "vfs")}
+    settings = {"BUILDAH_ISOLATION": "chroot", "STORAGE_DRIVER": os.environ.get("STORAGE_DRIVER", "overlay")}
     kept = None if show else subprocess.PIPE
     done = subprocess.run(
         list(words), stdout=kept, stderr=kept, text=True, env={**os.environ, **settings}, check=False
