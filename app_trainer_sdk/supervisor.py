@@ -17,7 +17,6 @@ from typing import Any
 from app_trainer_sdk import __version__
 from app_trainer_sdk.callbacks.answers import Order
 from app_trainer_sdk.callbacks.choose import asked_trackers, build_sink
-from app_trainer_sdk.callbacks.delivery import DELIVERED
 from app_trainer_sdk.callbacks.flush import deliver_backlog
 from app_trainer_sdk.callbacks.last_words import leave_last_words
 from app_trainer_sdk.callbacks.sinks import NoSink, Sink
@@ -106,7 +105,6 @@ def _go_on(
             console.lines([f"{job.identifier()} is complete; its end is told now"])
             return Supervisor(job, layout, console).tell_again()
         console.lines([f"{job.identifier()} is already complete: see {layout.report}; nothing was changed"])
-        _tell_end_again(layout)
         _tell_the_rest(job, layout, console)
         return ExitCode.SUCCEEDED
     if (ended := read_terminal(layout.attempt(layout.next_attempt()))) is not None:
@@ -133,20 +131,6 @@ def _ended_before(ended: Event, job: Job, layout: JobDirectory, console: Console
     console.lines([f"attempt {attempt} of {job.identifier()} {how}", another])
     _tell_the_rest(job, layout, console)
     return code
-
-
-def _tell_end_again(layout: JobDirectory) -> None:
-    """Make the terminal event of a finished job that was killed when its result was just written."""
-    result = read_json(layout.result)
-    attempt = int(result["attempt"])
-    folder = layout.attempt(attempt)
-    if not (folder / DELIVERED).exists() or read_terminal(folder) is not None:
-        return
-    events = EventLog(folder, job_id=result["job_id"], attempt=attempt, instance=secrets.token_hex(4))
-    outputs = result.get("outputs") or []
-    told = {"count": len(outputs), "bytes": sum(each["bytes"] for each in outputs)}
-    said = events.add("job.succeeded", status="succeeded", code=0, outputs=told, failure=None)
-    leave_last_words(said)
 
 
 def _tell_the_rest(job: Job, layout: JobDirectory, console: Console) -> None:
