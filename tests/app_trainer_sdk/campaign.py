@@ -240,7 +240,7 @@ class Campaign:
         code = process.wait(60)
         self.counts[f"code {code}"] += 1
         for pid in self._ranks(folder, attempt):
-            assert gone(pid, 3.0), f"rank {pid} outlives its supervisor"
+            assert gone(pid), f"rank {pid} outlives its supervisor"
         return code
 
     def _rank_killed(self, folder: Path, attempt: int, process: subprocess.Popen[bytes]) -> None:

@@ -145,7 +145,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def gone(pid: int, seconds: float = 2.0) -> bool:
+def gone(pid: int, seconds: float = 10.0) -> bool:
     """Whether a process ends within so many seconds."""
     limit = time.monotonic() + seconds
     while alive(pid) and time.monotonic() < limit:
