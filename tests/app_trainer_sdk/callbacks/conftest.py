@@ -42,7 +42,10 @@ def end(code, status, **facts):
 def wait_for_stop():
     said = b""
     while not said.endswith(b"\\n"):
-        said += line.recv(1000)
+        piece = line.recv(1000)
+        if not piece:
+            os._exit(72)  # the supervisor is gone
+        said += piece
     reason = json.loads(said.splitlines()[0])["reason"]
     code = {"interrupted": 75, "fenced": 76, "deadline": 77, "canceled": 81}[reason]
     end(code, reason, failure={"code": code, "message": reason, "phase": "train", "step": 1,
