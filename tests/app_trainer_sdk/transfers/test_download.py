@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lying_server import LIES, LyingServer, body_of, tools
+from lying_server import LIES, LyingServer, body_of, impatient, tools
 
 from app_trainer_sdk.errors import (
     BadJob,
@@ -85,7 +85,7 @@ def test_one_lie_is_mended(tmp_path: Path, lie: Any, fault: str):
     server = lie(BODY, "", fault)
     server.elsewhere = lie().url
 
-    assert get(server.wanted(), tmp_path) == BODY
+    assert get(server.wanted(), tmp_path, using=impatient() if fault in SLOW else tools()) == BODY
     assert finals(tmp_path) == [BODY]
     assert list((tmp_path / "partial").iterdir()) == []
     assert len(server.requests) < 50
@@ -108,7 +108,7 @@ def test_a_server_that_always_lies_comes_to_an_end(tmp_path: Path, lie: Any, fau
     """A right file or an error after a bounded number of tries, whatever it does."""
     server = lie(BODY, always=fault)
     server.elsewhere = lie().url
-    using = tools(tries=3, connections=2, slow_seconds=0.1)
+    using = impatient(tries=3, connections=2, slow_seconds=0.1)
     try:
         found = get(server.wanted(), tmp_path, using=using)
     except TrainerError:
@@ -123,7 +123,8 @@ def test_a_server_that_always_lies_comes_to_an_end(tmp_path: Path, lie: Any, fau
 def test_another_mirror_helps(tmp_path: Path, lie: Any, fault: str):
     """The first mirror always lies, the second never: the file is right."""
     server, honest = lie(BODY, always=fault), lie()
-    found = get(server.wanted(honest.url), tmp_path, using=tools(tries=2, connections=2, slow_seconds=0.1))
+    using = impatient(connections=2) if fault in SLOW else tools(tries=2, connections=2)
+    found = get(server.wanted(honest.url), tmp_path, using=using)
 
     assert found == BODY
     assert finals(tmp_path) == [BODY]
@@ -144,7 +145,7 @@ def test_any_sequence_of_lies(first: list[str], second: list[str], head: bool, r
     folder = Path(os.environ["PYTEST_TMP"]) / f"{random.getrandbits(64):x}"
     try:
         with contextlib.suppress(TrainerError):
-            assert get(server.wanted(other.url), folder) == BODY
+            assert get(server.wanted(other.url), folder, using=impatient()) == BODY
         assert finals(folder) in ([], [BODY])
         assert len(server.requests) + len(other.requests) < 250
     finally:
@@ -244,7 +245,7 @@ def test_patience_is_shown_when_asked_for(tmp_path: Path, lie: Any):
             return event.is_set()
 
     clock, server = Watch(), lie(BODY, "patience")
-    using = tools(connections=1, slow_seconds=60.0)
+    using = tools(connections=1)
 
     assert get(server.wanted(), tmp_path, using=Tools(using.web, using.patience, clock, using.chance)) == BODY
     assert 6.0 < max(clock.waits) <= 7.0
@@ -387,12 +388,12 @@ def test_a_part_that_lags_is_asked_for_again(tmp_path: Path, lie: Any):
         def transferred(self, row: dict[str, Any]) -> None:
             rows.append(row)
 
-    using = tools(connections=2, lagging_seconds=0.05, slow_seconds=60.0)
+    using = tools(connections=2, lagging_seconds=0.05)
     meter = Meter("x", total=SIZE, told=Rows(), now=using.clock.now)
     download(slow.wanted(fast.url), place(tmp_path), tools=using, check=free, meter=meter)
     meter.finish(1)
 
-    assert rows[0]["asked_again"] == 1
+    assert rows[0]["asked_again"] >= 1
     assert finals(tmp_path) == [BODY]
 
 
@@ -427,7 +428,7 @@ from app_trainer_sdk.transfers.download import Place, download
 from app_trainer_sdk.transfers.progress import Meter, Nobody
 from app_trainer_sdk.transfers.wanted import Wanted
 folder, url, size, sha256 = Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]), sys.argv[5]
-tools = lying_server.tools(part_bytes=0, connections=8, slow_seconds=60.0, silence=20.0)
+tools = lying_server.tools(part_bytes=0, connections=8)
 meter = Meter("file", total=0, told=Nobody(), now=tools.clock.now)
 place = Place(folder / "partial", lambda sha256: folder / "final" / sha256)
 print("ready", flush=True)
@@ -475,7 +476,7 @@ def test_a_kill_at_half_costs_half(tmp_path: Path, lie: Any):
     process.kill()
     process.communicate()
     killed.set()
-    using = tools(part_bytes=0, connections=8, slow_seconds=60.0, silence=20.0)
+    using = tools(part_bytes=0, connections=8)
 
     assert get(server.wanted(), tmp_path, using=using) == body
     assert server.sent - before < 0.52 * len(body)
