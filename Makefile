@@ -42,11 +42,8 @@ test: setup
 # Hundreds of kills where the tests make thirty; each job must end as one that nobody touched. Then hundreds of
 # short jobs whose processes, network and clock fail at random; what was told must be what is there.
 SOAK_KILLS ?= 300
-# Short jobs with a control plane, killed and lied to; its record must be the truth on the disk each time.
-CAMPAIGN_JOBS ?= 200
 SOAK_JOBS ?= 200
 soak: setup
-	CAMPAIGN_JOBS=$(CAMPAIGN_JOBS) $(RUN) -m pytest --capture=no tests/app_trainer_sdk/callbacks/test_campaign.py
 	SOAK_KILLS=$(SOAK_KILLS) $(RUN) -m pytest --capture=no tests/app_trainer_sdk/training/test_kills.py
 	SOAK_JOBS=$(SOAK_JOBS) $(RUN) -m pytest --capture=no tests/app_trainer_sdk/test_fault_campaign.py
 
