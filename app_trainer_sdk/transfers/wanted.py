@@ -55,7 +55,8 @@ class Patience:
         connections: requests at a time for one file.
         part_bytes: bytes of a request; 0 for 16 MiB, and 32 MiB for large files.
         piece_bytes: read at once.
-        tries: failures in a row of one mirror, without a mebibyte between them, until it is given up.
+        tries: failures in a row of one mirror, without a mebibyte between them, until it is given up: with the
+            pauses between them, an outage of about a minute is outlasted.
         restarts: how often one file is begun anew.
         slow_seconds: over which the least rate is measured.
         least_rate: bytes a second below which a connection counts as dead.
@@ -68,7 +69,7 @@ class Patience:
     connections: int = 8
     part_bytes: int = 0
     piece_bytes: int = 512 * 1024
-    tries: int = 5
+    tries: int = 8
     restarts: int = 3
     slow_seconds: float = 30.0
     least_rate: float = 16 * 1024.0

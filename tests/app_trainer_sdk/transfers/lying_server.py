@@ -46,6 +46,7 @@ def tools(*, silence: float = 20.0, **patience: Any) -> Tools:
         "part_bytes": 64 * 1024,
         "piece_bytes": 16 * 1024,
         "connections": 4,
+        "tries": 5,
         **patience,
     }
     web = Web(Guard(("127.0.0.1", "localhost")), silence_seconds=silence, connect_seconds=1.0)

@@ -57,7 +57,7 @@ def test_the_jobs_order_until_something_fails():
 def test_requests_that_were_under_way_share_one_failure():
     """A server that restarts breaks eight connections at once; two in turn do not excuse each other."""
     watch = Watch()
-    mirrors = three(watch)
+    mirrors = three(watch, tries=5)
     a, *_ = mirrors
     for _ in range(8):
         mirrors.failed(a, Fault("reset"), began=99.0)
