@@ -24,6 +24,7 @@ VERBS = {
     "schema": ("schemas.command", "print the JSON Schema of job, describe, plan, event, result or manifest"),
     "listen": ("listener.command", "be the control plane on your desk: hear events, answer wrongly on demand"),
     "events": ("callbacks.flush", "send the events of a job that nobody heard yet"),
+    "upload": ("outputs.command", "upload what a finished job could not (exit code 74), and end it well"),
     "mirror": ("transfers.mirror_command", "write the list of weights that a mirror has, or verify a mirror"),
     "cache": ("transfers.cache_command", "list, verify and prune the cache of weights"),
     "reproduce": ("manifest.reproduce", "write the job that makes a run again; what is other here"),

@@ -114,9 +114,29 @@ class WeightsReference(_Document):
 
 
 class Outputs(_Document):
-    """What must be handed over for the job to count as succeeded."""
+    """What must be handed over for the job to count as succeeded, and where to.
+
+    With ``grant_url`` (the control plane grants uploads) or ``put`` (long-lived URLs by ``artifact/file``) a
+    job has succeeded once each required artifact was confirmed there; where none is named, each that is made.
+    ``checkpoints``: they are uploaded too, while training goes on.
+    """
 
     required: list[Name] = Field(default_factory=list)
+    grant_url: Annotated[str, Field(pattern=r"^https?://"), AfterValidator(_receiver)] | None = None
+    put: dict[str, Annotated[str, Field(pattern=r"^https?://"), AfterValidator(_receiver)]] | None = None
+    checkpoints: bool | None = None
+
+
+class Resume(_Document):
+    """A checkpoint that another machine uploaded: an empty disk goes on from it.
+
+    ``files`` are all of its files, their paths below its folder or with it (``step-00000100/manifest.json``),
+    and those of the best checkpoint where that is another. ``identity`` is the SHA-256 of ``identity.json``.
+    """
+
+    step: Annotated[int, Field(ge=0)]
+    identity: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")] | None = None
+    files: Annotated[list[WeightFile], Field(min_length=1)]
 
 
 class Callbacks(_Document):
@@ -138,6 +158,7 @@ class Job(_Document):
     weights: dict[Name, WeightsReference] = Field(default_factory=dict)
     inputs: dict[Name, FileReference] = Field(default_factory=dict)
     outputs: Outputs = Field(default_factory=Outputs)
+    resume: Resume | None = None
     callbacks: Callbacks | None = None
     allow: list[Literal["pickle", "remote_code"]] | None = None
 
@@ -226,7 +247,7 @@ def check_job(job: Job, trainer: type[Trainer]) -> tuple[Hyperparameters, ModelR
         values = dict(job.hyperparameters)
     settings, wrong = trainer.hyperparameters_class.inspect(values)
     problems += wrong
-    problems += _output_problems(job, trainer, method)
+    problems += _output_problems(job, trainer, method) + _place_problems(job)
     if problems or settings is None:
         raise BadJob("the job cannot be used:", problems=problems)
     return settings, rows[job.model], method
@@ -287,6 +308,21 @@ def _output_problems(job: Job, trainer: type[Trainer], method: str) -> list[Prob
     ]
 
 
+def _place_problems(job: Job) -> list[Problem]:
+    """Where outputs go, and where a checkpoint comes from."""
+    problems, outputs = [], job.outputs
+    if outputs.grant_url is not None and outputs.put is not None:
+        problems.append(Problem("/outputs", "grant_url and put", "one of the two"))
+    if outputs.checkpoints and outputs.grant_url is None:
+        problems.append(Problem("/outputs/checkpoints", "no grant_url", "somebody who grants their upload"))
+    for index, each in enumerate(job.resume.files if job.resume else ()):
+        if each.sha256 is None or each.size is None:
+            problems.append(Problem(f"/resume/files/{index}", "no size or no sha256", "both"))
+    if job.resume and (wrong := clash(each.path for each in job.resume.files)):
+        problems.append(Problem("/resume/files", wrong, "each name once"))
+    return problems
+
+
 def _unknown(pointer: str, found: str, known: Any, expected: str) -> Problem:
     return Problem(pointer, repr(found), expected, did_you_mean(found, known))
 
@@ -325,7 +361,7 @@ def _normal_files(weights: Any) -> Any:
 
 
 def what_is_asked(document: Mapping[str, Any]) -> dict[str, Any]:
-    """A job's document with its files as what they are and not where they are had from today.
+    """A job's document with its files as what they are and not where they are had from, or brought, today.
 
     With a digest the place does not matter; without one a signature in the URL does not. So a job goes on with
     fresh presigned URLs, and what is shown of it holds no secret.
@@ -334,6 +370,9 @@ def what_is_asked(document: Mapping[str, Any]) -> dict[str, Any]:
     for part in ("inputs", "weights"):
         if isinstance(said.get(part), Mapping):
             said[part] = without_secrets({name: _without_place(each) for name, each in said[part].items()})
+    said.pop("resume", None)
+    if isinstance(said.get("outputs"), Mapping):
+        said["outputs"] = {name: each for name, each in said["outputs"].items() if name == "required"}
     return said
 
 

@@ -22,7 +22,7 @@ HOLDERS_IN_EVENT, OWNER_CHARACTERS, VERDICT_CHARACTERS = 3, 200, 500
 #: Of progress: evaluation, export and replay are still to come when the last update is made.
 MOST_FRACTION = 0.999
 #: Parts of a job in order; a phase of a trainer's own belongs to ``prepare`` and has no place of its own.
-PHASES = ("plan", "inputs", "examine", "prepare", "train", "export", "replay")
+PHASES = ("plan", "inputs", "examine", "prepare", "train", "export", "replay", "upload")
 
 
 class Narrator:

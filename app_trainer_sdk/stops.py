@@ -30,6 +30,8 @@ TICK_SECONDS = 0.5
 GRACE_SECONDS = 30.0
 #: Kept of the grace for the last words after the last try to deliver them.
 LAST_SECONDS = 1.0
+#: Of the grace: what uploads may take, and what is kept for telling the end after them.
+UPLOAD_SHARE, TELL_SHARE = 0.3, 0.1
 
 
 class Stops:
@@ -54,6 +56,7 @@ class Stops:
         self._deadline = time.monotonic() + seconds_to_deadline()
         self._raises = False
         self._asked_at = 0.0
+        self._upload_from: float | None = None
         self._spent: dict[str, float] = {"checkpoint": 0.0, "upload": 0.0, "terminal": 0.0, "kill": 0.0}
         self.grace = number_from_environment("GRACE_SECONDS", GRACE_SECONDS)
         self.asked: StopRequested | None = None
@@ -102,6 +105,17 @@ class Stops:
         if self.asked is None:
             return wanted
         return max(0.0, min(wanted, self.grace - self._waited() - LAST_SECONDS))
+
+    def seconds_to_upload(self) -> float:
+        """What uploads still have of the grace: infinite without a wish, 0 where nothing may be handed over."""
+        if self.asked is None:
+            return math.inf
+        if self.asked.reason in ("canceled", "fenced") or not self.asked.checkpoint:
+            return 0.0
+        if self._upload_from is None:
+            self._upload_from = self._waited()
+        last = self.grace - max(2.0, self.grace * 0.05) - self.grace * TELL_SHARE
+        return max(0.0, min(self._upload_from + self.grace * UPLOAD_SHARE, last) - self._waited())
 
     @contextlib.contextmanager
     def spending(self, purpose: str) -> Iterator[None]:

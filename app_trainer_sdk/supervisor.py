@@ -37,6 +37,8 @@ from app_trainer_sdk.manifest.gather import write_manifest
 from app_trainer_sdk.narrator import Narrator
 from app_trainer_sdk.nodes import help_out, place_from_environment
 from app_trainer_sdk.outcome import describe_failure, outcome_document, status_of
+from app_trainer_sdk.outputs.handover import Handover
+from app_trainer_sdk.outputs.remote import fetch_resume
 from app_trainer_sdk.paths import PREFIX, JobDirectory, cache_directory, number_from_environment
 from app_trainer_sdk.planning.fit import Foresight, cards_to_plan_for, fit_to_cards
 from app_trainer_sdk.planning.measured import find_measured
@@ -100,18 +102,25 @@ def _go_on(
 ) -> ExitCode:  # fmt: skip
     free_if_untrained(layout, job)
     job = under_its_name(layout, job, may_change=bool(allow_changes))
-    if is_finished(layout, job):
-        if _is_untold(layout):
-            console.lines([f"{job.identifier()} is complete; its end is told now"])
-            return Supervisor(job, layout, console).tell_again()
-        console.lines([f"{job.identifier()} is already complete: see {layout.report}; nothing was changed"])
-        _tell_the_rest(job, layout, console)
-        return ExitCode.SUCCEEDED
+    if (code := answer_if_finished(job, layout, console)) is not None:
+        return code
     if (ended := read_terminal(layout.attempt(layout.next_attempt()))) is not None:
         return _ended_before(ended, job, layout, console)
     return Supervisor(
         job, layout, console, ranks=ranks, nodes=nodes, allow_changes=allow_changes, foresight=foresight
     ).run()
+
+
+def answer_if_finished(job: Job, layout: JobDirectory, console: Console) -> ExitCode | None:
+    """Say that a job is finished, and to the control plane what it has not heard; None for one that is not."""
+    if not is_finished(layout, job):
+        return None
+    if _is_untold(layout):
+        console.lines([f"{job.identifier()} is complete; its end is told now"])
+        return Supervisor(job, layout, console).tell_again()
+    console.lines([f"{job.identifier()} is already complete: see {layout.report}; nothing was changed"])
+    _tell_the_rest(job, layout, console)
+    return ExitCode.SUCCEEDED
 
 
 def _is_untold(layout: JobDirectory) -> bool:
@@ -151,6 +160,7 @@ class Supervisor:
         self, job: Job, layout: JobDirectory, console: Console, sink: Sink | None = None, *, ranks: int = 1,
         nodes: int = 1, allow_changes: Sequence[str] = (), program: Sequence[str] = PROGRAM,
         foresight: Foresight = Foresight(), proc: Path = PROC,  # noqa: B008 - a frozen value
+        made: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         self._job = job
         self._layout = layout
@@ -168,6 +178,7 @@ class Supervisor:
         self._program = program
         self._foresight = foresight
         self._proc = proc
+        self._made = made  # by an earlier attempt: only the upload is left
         self._ranks: Ranks | None = None
         self._watch: Watch | None = None
 
@@ -194,6 +205,10 @@ class Supervisor:
         if not self._chosen:
             self._sink = build_sink(self._job, self._layout, events, attempt=self._attempt, obey=self.order)
         self._narrator = Narrator(events, self._sink, self._console)
+        self._handover = Handover(
+            self._job, self._layout, attempt=self._attempt, narrator=self._narrator, stops=self._stops,
+            console=self._console,
+        )  # fmt: skip
 
     def order(self, order: Order) -> None:
         """Take an order of the control plane, from any thread."""
@@ -205,10 +220,14 @@ class Supervisor:
             if not self._layout.job.exists():
                 write_json(self._layout.job, without_secrets(self._job.document()))
             self._narrator.say("job.accepted", status="running", sdk=__version__)
+            if self._made is not None:
+                self._narrator.step = self._made.get("step")
+                return self._handover.finish(outcome_document(ExitCode.SUCCEEDED, **self._made))
             self._look_at_machine()
             self._prepare_start()
-            return self._supervise()
+            return self._handover.finish(self._supervise())
         except (Exception, StopRequested) as error:  # noqa: BLE001 - the end is told whatever it is
+            self._handover.drop()
             failure = describe_failure(error, phase=self._narrator.phase, step=self._narrator.step)
             return outcome_document(ExitCode(failure["code"]), failure=failure)
 
@@ -239,6 +258,7 @@ class Supervisor:
         (self._folder / START).unlink(missing_ok=True)  # of an earlier start: other nodes wait for this one's
         check = self._stops.check
         with self._stops.interruptible():  # a silent server must not use up the grace
+            fetch_resume(self._job, self._layout, check, told=self._narrator)
             foreseen = self._foresee(trainer)
             inputs = fetch_inputs(self._job, self._layout.inputs, check, told=self._narrator)
             weights, identities = fetch_weights(self._job, row, cache, check, told=self._narrator)
@@ -280,6 +300,8 @@ class Supervisor:
                 while ranks.working and not self._stops.overdue:
                     for message in ranks.listen(LISTEN_SECONDS):
                         self._narrator.hear(message)
+                        self._handover.hear(message)
+                    self._handover.tell()
                     self._narrator.flush_progress()
                     self._tell_stop()
                     ranks.mind_failures(self._stops.asked)
@@ -344,12 +366,10 @@ class Supervisor:
     def _tell_end(self, result: Mapping[str, Any]) -> ExitCode:
         code = ExitCode(result["exit_code"])
         kinds = {"succeeded": "job.succeeded", "canceled": "job.canceled", "interrupted": "job.interrupted"}
-        outputs = result.get("outputs") or []
-        told = {
-            "count": len(outputs),
-            "bytes": sum(each["bytes"] for each in outputs),
-            **self._manifest_facts(),
-        }
+        outputs = [each for each in result.get("outputs") or () if each.get("stored") is not False]
+        stored = {"stored_bytes": sum(result["stored"].values())} if "stored" in result else {}
+        size = sum(each["bytes"] for each in outputs)
+        told = {"count": len(outputs), "bytes": size, **stored, **self._manifest_facts()}
         kind = kinds.get(str(result["status"]), "job.failed")
         said = self._narrator.say(
             kind, status=result["status"], code=int(code), outputs=told, failure=result.get("failure"),
@@ -416,6 +436,8 @@ def _last_words(result: Mapping[str, Any], layout: JobDirectory) -> list[str]:
     if failure:
         lines.append(f"error: {failure['message']}")
         lines += [f"  {line}" for line in str(failure.get("traceback", "")).splitlines()[-LOG_TAIL_LINES:]]
+    if result["exit_code"] == ExitCode.UPLOAD_FAILED:
+        lines.append(f"the artifacts are kept; later: app-trainer upload {layout.root}")
     if result["status"] == "interrupted" and result["exit_code"] != ExitCode.FENCED:
         lines.append("run the same command again to go on from the last checkpoint")
     seconds = sum((result.get("timings") or {}).values())

@@ -128,6 +128,7 @@ class Output(_Part):
     path: str
     bytes: int
     sha256: str
+    stored: bool | None = None
 
 
 class Reload(_Part):
@@ -163,6 +164,7 @@ class Manifest(_Part):
     timings: dict[str, float] = Field(default_factory=dict)
     phases: list[PhaseTime] = Field(default_factory=list)
     outputs: list[Output] = Field(default_factory=list)
+    stored: dict[str, int] | None = None
     reload: Reload | None = None
     failure: dict[str, Any] | None = None
 

@@ -68,6 +68,7 @@ def gather_manifest(layout: JobDirectory, result: Mapping[str, Any], asked: Mapp
         dataset=Dataset(**{name: told.get("data", {}).get(name) or None for name in Dataset.model_fields}),
         timings=result.get("timings") or {}, phases=list(_phases(layout)),
         outputs=[Output(**each) for each in result.get("outputs") or ()], reload=_reload(result),
+        stored=result.get("stored"),
         failure=result.get("failure"),
     )  # fmt: skip
 

@@ -78,6 +78,9 @@ class Outputs(_Part):
 
     count: Count
     bytes: Count
+    stored_bytes: Count | None = Field(
+        None, description="Of all that was uploaded and confirmed: artifacts, checkpoints and records."
+    )
     manifest_sha256: str | None = None
 
 
@@ -149,14 +152,14 @@ class Evaluated(_Running):
 
 
 class Saved(_Running):
-    """A checkpoint is whole on the disk."""
+    """A checkpoint is whole on the disk, or (``stored``) uploaded, so that any machine can go on from it."""
 
     type: Literal["job.checkpoint"]
     checkpoint: dict[str, JsonValue] | None = None
 
 
 class Made(_Running):
-    """An artifact is whole on the disk."""
+    """An artifact is whole on the disk, or (``stored``) uploaded and confirmed."""
 
     type: Literal["job.artifact"]
     artifact: dict[str, JsonValue] | None = None

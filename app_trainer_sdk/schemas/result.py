@@ -24,6 +24,7 @@ class Output(BaseModel):
     path: str = Field(description="Below the job's directory.")
     bytes: Count
     sha256: str = Field(description="Over names and contents of its files.")
+    stored: bool | None = Field(None, description="Uploaded and confirmed; absent where nothing is uploaded.")
 
 
 class Stop(BaseModel):
@@ -55,6 +56,9 @@ class Result(BaseModel):
     outputs: list[Output] | None = None
     timings: dict[str, Seconds] | None = Field(None, description="By phase, in seconds.")
     changed: list[dict[str, JsonValue]] | None = Field(None, description="What resumes were allowed to change.")
+    stored: dict[str, Count] | None = Field(
+        None, description="Bytes that were uploaded and confirmed: of artifacts, checkpoints and records."
+    )
     counters: dict[str, JsonValue] | None = None
     training: dict[str, JsonValue] | None = None
     optimizer: dict[str, JsonValue] | None = None

@@ -1,0 +1,107 @@
+"""Owns the command ``app-trainer upload DIR``: a job that ended with 74 is ended well, once all is confirmed.
+
+It is another attempt, whose only work is the upload. It must not know how a run goes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from app_trainer_sdk.claim import alone_in
+from app_trainer_sdk.console import Console
+from app_trainer_sdk.errors import BadJob, ExitCode, TrainerError
+from app_trainer_sdk.files import read_json, sha256_tree
+from app_trainer_sdk.job import Job, load_job, read_job
+from app_trainer_sdk.outputs.handover import HEAD
+from app_trainer_sdk.paths import JobDirectory
+from app_trainer_sdk.redaction import QUERY_DIGEST, guard, redact, redact_logs
+from app_trainer_sdk.supervisor import Supervisor, answer_if_finished
+
+#: Of an earlier result, what the next one says for itself.
+OWN = (*HEAD, "schema", "job_id", "attempt", "sdk", "stop", "stored")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Upload what a finished job could not; the exit code is the job's."""
+    chosen = _parser().parse_args(arguments)
+    guard()
+    redact_logs()
+    try:
+        return int(upload_job(chosen.directory.resolve(), chosen.job, Console()))
+    except TrainerError as error:
+        sys.stderr.write(f"upload: {redact(str(error))}\n")
+        return int(error.code)
+
+
+def upload_job(directory: Path, job_file: Path | None, console: Console) -> ExitCode:
+    """End a job well whose artifacts are made and not all confirmed.
+
+    Raises:
+        BadJob: there is nothing to upload, or not where to.
+    """
+    layout = JobDirectory(directory)
+    if not layout.job.is_file():
+        raise BadJob(f"no job in {directory}", expected="the directory of a job", setting="DIR")
+    job = _job(layout, job_file)
+    guard(job.document())
+    with alone_in(layout.root):
+        if (code := answer_if_finished(job, layout, console)) is not None:
+            return code
+        made = _made(layout)
+        return Supervisor(job, layout, console, made=made).run()
+
+
+def _job(layout: JobDirectory, job_file: Path | None) -> Job:
+    there = read_job(read_json(layout.job))
+    job = (load_job(job_file) if job_file is not None else there).model_copy(
+        update={"job_id": there.identifier()}
+    )
+    places = [job.outputs.grant_url, *(job.outputs.put or {}).values()]
+    if not any(places):
+        raise BadJob(
+            "a job without a place to upload to", expected="outputs with grant_url or put", setting="--job"
+        )
+    if any(f"?{QUERY_DIGEST}=" in each for each in places if each):
+        raise BadJob(
+            "the query of an upload URL is a secret and not kept on the disk", expected="the whole job",
+            setting="--job",
+        )  # fmt: skip
+    return job
+
+
+def _made(layout: JobDirectory) -> dict[str, Any]:
+    """What the last attempt that made artifacts said of itself; they must still be what it said."""
+    numbers = sorted((int(each.name) for each in (layout.root / "attempts").glob("[0-9]*")), reverse=True)
+    places = [layout.result, *(layout.attempt(number) / layout.result.name for number in numbers)]
+    for path in places:
+        result: Mapping[str, Any] = read_json(path) if path.is_file() else {}
+        if not result.get("outputs"):
+            continue
+        for output in result["outputs"]:
+            if sha256_tree(layout.root / output["path"])[0] != output["sha256"]:
+                raise BadJob(
+                    f"{output['path']} is not what attempt {result['attempt']} made",
+                    expected=f"the sha256 {output['sha256']}", setting="app-trainer run, to make it again",
+                )  # fmt: skip
+        return {name: value for name, value in result.items() if name not in OWN}
+    raise BadJob(
+        f"nothing to upload in {layout.root}", expected="artifacts of a job that was trained",
+        setting="app-trainer run, to finish it",
+    )  # fmt: skip
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="app-trainer upload", description="Upload what a finished job could not, and end it well."
+    )
+    parser.add_argument("directory", type=Path, metavar="DIR", help="the job's directory")
+    parser.add_argument("--job", type=Path, help="the job document, for its whole URLs")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

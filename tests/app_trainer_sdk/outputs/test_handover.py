@@ -1,0 +1,309 @@
+"""A job has succeeded when its receiver has confirmed what it made, and not before; no rank has torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from outputs_ranks import DONE, MAKES
+from process_helpers import Told, signal_when, supervise, wait_for
+from receivers import Receiver
+
+from app_trainer_sdk.console import Console
+from app_trainer_sdk.errors import BadJob, ExitCode
+from app_trainer_sdk.listener.desk import SILENT, Fault
+from app_trainer_sdk.outputs.command import main, upload_job
+from app_trainer_sdk.paths import JobDirectory
+from app_trainer_sdk.schemas.event import event_schema
+from app_trainer_sdk.schemas.result import result_schema
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A cache of the test's own, each job's first attempt, and little patience."""
+    monkeypatch.delenv("APP_TRAINER_ATTEMPT", raising=False)
+    monkeypatch.setenv("APP_TRAINER_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("APP_TRAINER_UPLOAD_WAIT_SECONDS", "1")
+
+
+@pytest.fixture
+def receiver(tmp_path: Path) -> Iterator[Receiver]:
+    """A listener with its store."""
+    with Receiver(tmp_path / "desk") as there:
+        yield there
+
+
+def job_of(receiver: Receiver, **outputs: Any) -> dict[str, Any]:
+    """A job that uploads."""
+    return {"job_id": "j", "outputs": {"grant_url": receiver.grant_url, **outputs}}
+
+
+def stored_events(told: Told, kind: str) -> list[Any]:
+    """What was said to be stored."""
+    documents = [event for event in told.events if event["type"] == kind]
+    return [
+        each
+        for event in documents
+        for each in (event.get("artifact") or event.get("checkpoint"),)
+        if "stored" in each
+    ]
+
+
+def test_success_is_said_once_the_artifact_is_confirmed(tmp_path: Path, receiver: Receiver):
+    """Bytes are the same, sizes are told everywhere, and every document keeps its schema."""
+    told = supervise(tmp_path, DONE, job=job_of(receiver))
+    result = told.result
+    (artifact,) = stored_events(told, "job.artifact")
+
+    assert told.code is ExitCode.SUCCEEDED
+    assert receiver.stored("artifact", "weights", "model.bin") == b"w" * 1000
+    assert (artifact["name"], artifact["bytes"], artifact["stored"]) == ("weights", 1000, True)
+    assert [each["stored"] for each in result["outputs"]] == [True]
+    assert result["stored"] == {"artifacts": 1000}
+    assert told.last["outputs"]["count"] == 1
+    assert told.last["outputs"]["stored_bytes"] == 1000
+    assert json.loads((told.directory / "manifest.json").read_text())["stored"] == {"artifacts": 1000}
+    assert result["timings"]["upload"] > 0
+    Draft202012Validator(result_schema()).validate(result)
+    for event in told.events:
+        Draft202012Validator(event_schema()).validate(event)
+
+
+def test_an_upload_that_fails_for_ever_is_74_and_is_finished_later(tmp_path: Path, receiver: Receiver):
+    """Files are kept, nothing is listed; app-trainer upload ends the job well, once."""
+    receiver.store.faults.extend([Fault(500)] * 1000)
+    told = supervise(tmp_path, DONE, job=job_of(receiver))
+    failed = told.result
+    receiver.store.faults.clear()
+    layout = JobDirectory(told.directory)
+    code = upload_job(told.directory, None, Console())
+    terminal = json.loads((layout.attempt(2) / "terminal.json").read_text())
+    result = told.result
+
+    assert (told.code, failed["failure"]["retry"], failed["status"]) == (74, "upload only", "failed")
+    assert (told.last["type"], told.last["outputs"]["count"]) == ("job.failed", 0)
+    assert [each["stored"] for each in failed["outputs"]] == [False]
+    assert "app-trainer upload" in told.console
+    assert code is ExitCode.SUCCEEDED
+    assert (terminal["type"], terminal["outputs"]["count"], terminal["attempt"]) == ("job.succeeded", 1, 2)
+    assert (result["status"], result["step"], result["stored"]) == ("succeeded", 3, {"artifacts": 1000})
+    assert receiver.stored("artifact", "weights", "model.bin") == b"w" * 1000
+    assert upload_job(told.directory, None, Console()) is ExitCode.SUCCEEDED
+    assert not layout.attempt(3).exists()
+
+
+def test_upload_again_that_fails_again_is_74_again(tmp_path: Path, receiver: Receiver):
+    """Each try is an attempt; what an earlier one made is found again."""
+    receiver.store.faults.extend([Fault(500)] * 1000)
+    told = supervise(tmp_path, DONE, job=job_of(receiver))
+
+    assert upload_job(told.directory, None, Console()) is ExitCode.UPLOAD_FAILED
+    receiver.store.faults.clear()
+    assert main([str(told.directory)]) == 0
+
+
+def test_what_cannot_be_uploaded_later_is_told(tmp_path: Path, receiver: Receiver):
+    """No job, nothing made, artifacts that were changed, or a URL whose secret is not kept."""
+    with pytest.raises(BadJob, match="no job in"):
+        upload_job(tmp_path, None, Console())
+    told = supervise(tmp_path, MAKES + "leave(70, 'internal_error')", job=job_of(receiver))
+    with pytest.raises(BadJob, match="nothing to upload"):
+        upload_job(told.directory, None, Console())
+    again = tmp_path / "again"
+    again.mkdir()
+    receiver.store.faults.extend([Fault(500)] * 1000)
+    told = supervise(
+        again, DONE, job={"job_id": "j", "outputs": {"grant_url": receiver.grant_url + "?key=secret-key"}}
+    )
+    with pytest.raises(BadJob, match="query of an upload URL is a secret"):
+        upload_job(told.directory, None, Console())
+    (told.directory / "artifacts" / "weights" / "model.bin").write_bytes(b"other")
+    with pytest.raises(BadJob, match="is not what attempt 1 made"):
+        upload_job(told.directory, again / "job.json", Console())
+
+
+def test_only_what_is_required_must_be_confirmed(tmp_path: Path):
+    """An artifact beside it that does not fit is told, and not listed."""
+    body = MAKES + "leave(0, 'succeeded', outputs=[made('extra', b'e' * 9000), made('weights', b'w' * 10)])"
+    with Receiver(tmp_path / "desk", quota=5000) as receiver:
+        told = supervise(tmp_path, body, job=job_of(receiver, required=["weights"]))
+
+    assert told.code is ExitCode.SUCCEEDED
+    assert {each["name"]: each["stored"] for each in told.result["outputs"]} == {
+        "extra": False,
+        "weights": True,
+    }
+    assert told.last["outputs"]["count"] == 1
+    assert "extra is not uploaded" in told.console
+
+
+def test_a_required_artifact_that_is_not_there_is_74(tmp_path: Path, receiver: Receiver):
+    """Whatever else was uploaded."""
+    told = supervise(
+        tmp_path, MAKES + "leave(0, 'succeeded', outputs=[])", job=job_of(receiver, required=["weights"])
+    )
+
+    assert (told.code, told.last["failure"]["message"]) == (74, "there is no artifact weights")
+
+
+def test_a_fenced_attempt_uploads_nothing_and_says_76(tmp_path: Path, receiver: Receiver):
+    """A newer attempt runs: its grants are refused."""
+    event = {"v": 1, "id": "j.9.1", "job_id": "j", "attempt": 9, "instance": "i", "seq": 1}
+    receiver.desk.hear(json.dumps({**event, "type": "job.accepted"}).encode())
+    told = supervise(tmp_path, DONE, job=job_of(receiver))
+
+    assert (told.code, told.last["type"]) == (76, "job.interrupted")
+    assert receiver.store.requests == []
+
+
+def test_a_stop_while_uploading_ends_in_time_and_leaves_the_files(
+    tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+):
+    """TERM while a store is silent: 30 % of the grace, then 75; the work is kept."""
+    monkeypatch.setenv("APP_TRAINER_GRACE_SECONDS", "6")
+    monkeypatch.setenv("APP_TRAINER_UPLOAD_WAIT_SECONDS", "60")
+    receiver.store.faults.append(Fault(SILENT))
+
+    def stop_soon(supervisor: Any) -> None:
+        def wait() -> None:
+            while not receiver.outputs._folder.joinpath("granted").exists():
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        threading.Thread(target=wait, daemon=True).start()
+
+    told = supervise(tmp_path, DONE, job=job_of(receiver), meanwhile=stop_soon)
+    spent = told.result["stop"]["seconds"]
+
+    assert told.code is ExitCode.INTERRUPTED
+    assert 1.0 < spent["upload"] < 3.0
+    assert (told.directory / "artifacts" / "weights" / "model.bin").exists()
+    assert upload_job(told.directory, None, Console()) is ExitCode.SUCCEEDED
+
+
+def test_checkpoints_go_up_while_training_goes_on_and_the_next_machine_is_told_of_the_newest(
+    tmp_path: Path, receiver: Receiver
+):
+    """Each is said when it is whole over there; the best one goes along with the newest."""
+    body = MAKES + (
+        "checkpoint(1, b'a' * 1000)\nwait_for('seen-1')\n"
+        "checkpoint(2, b'b' * 1000, best=1)\nwait_for('seen-2')\nleave(70, 'internal_error')"
+    )
+
+    def watch(supervisor: Any) -> None:
+        def look() -> None:
+            for step in (1, 2):
+                while (receiver.outputs.resume("j") or {}).get("step") != step:
+                    time.sleep(0.01)
+                (tmp_path / "dir" / f"seen-{step}").touch()
+
+        threading.Thread(target=look, daemon=True).start()
+
+    told = supervise(tmp_path, body, job=job_of(receiver, checkpoints=True), meanwhile=watch)
+    first, second = stored_events(told, "job.checkpoint")
+    resume = receiver.outputs.resume("j")
+
+    assert told.code is ExitCode.INTERNAL_ERROR
+    assert (first["step"], second["step"]) == (1, 2)
+    assert resume is not None
+    assert (resume["step"], resume["identity"]) == (2, second["identity"])
+    assert {each["path"].split("/")[0] for each in resume["files"]} == {"step-00000001", "step-00000002"}
+    assert told.result["stored"]["checkpoints"] == first["bytes"] + second["bytes"]
+    assert not (tmp_path / "dir" / ".uploads").exists()
+
+
+def test_an_ending_does_not_outrun_the_last_checkpoint(
+    tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+):
+    """TERM while an older one creeps up: the newest is whole over there before the last event is said."""
+    monkeypatch.setenv("APP_TRAINER_UPLOAD_BYTES_PER_SECOND", "1000")
+    monkeypatch.setenv("APP_TRAINER_GRACE_SECONDS", "20")
+    body = MAKES + (
+        "checkpoint(1, b'a' * 600_000)\n(root / 'begun').write_text('x')\nstop = hear()\n"
+        "checkpoint(2, b'b' * 600_000)\nleave(75, 'interrupted')"
+    )
+    begun = tmp_path / "dir" / "begun"
+    stop = threading.Thread(target=signal_when, args=(begun, signal.SIGTERM), daemon=True)
+    told = supervise(
+        tmp_path, body, job=job_of(receiver, checkpoints=True), meanwhile=lambda supervisor: stop.start()
+    )
+    resume = receiver.outputs.resume("j")
+
+    assert (told.code, told.last["type"]) == (75, "job.interrupted")
+    assert [each["step"] for each in stored_events(told, "job.checkpoint")] == [2]
+    assert resume is not None
+    assert resume["step"] == 2
+    assert 0.0 < told.result["stop"]["seconds"]["upload"] < 6.5
+
+
+def test_a_checkpoint_that_is_not_whole_over_there_is_nobodys(
+    tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+):
+    """A grace that is too short: nothing is claimed, and nobody is told to resume from half of it."""
+    monkeypatch.setenv("APP_TRAINER_GRACE_SECONDS", "4")
+    receiver.store.faults.append(Fault(SILENT))
+    body = MAKES + "(root / 'begun').write_text('x')\nhear()\ncheckpoint(1)\nleave(75, 'interrupted')"
+    begun = tmp_path / "dir" / "begun"
+    stop = threading.Thread(target=signal_when, args=(begun, signal.SIGTERM), daemon=True)
+    began = time.monotonic()
+    told = supervise(
+        tmp_path, body, job=job_of(receiver, checkpoints=True), meanwhile=lambda supervisor: stop.start()
+    )
+
+    assert told.code is ExitCode.INTERRUPTED
+    assert stored_events(told, "job.checkpoint") == []
+    assert receiver.outputs.resume("j") is None
+    assert "the last checkpoint is not uploaded" in told.console
+    assert time.monotonic() - began < 8.0
+
+
+def test_retention_takes_nothing_away_from_an_upload(tmp_path: Path, receiver: Receiver):
+    """The rank removes its folder at once: what was linked aside is sent all the same."""
+    body = MAKES + (
+        "checkpoint(1, b'a' * 100_000)\nimport shutil\nwait_for('.uploads/step-00000001/manifest.json')\n"
+        "shutil.rmtree(root / 'checkpoints' / 'step-00000001')\nleave(70, 'internal_error')"
+    )
+    told = supervise(tmp_path, body, job=job_of(receiver, checkpoints=True))
+
+    assert [each["step"] for each in stored_events(told, "job.checkpoint")] == [1]
+
+
+def test_a_canceled_job_uploads_nothing_more(tmp_path: Path, receiver: Receiver):
+    """Nobody wants it."""
+    body = MAKES + "say('ready')\nhear()\ncheckpoint(1)\nleave(81, 'canceled')"
+
+    def cancel(supervisor: Any) -> None:
+        threading.Timer(0.7, supervisor.order, args=("cancel",)).start()
+
+    told = supervise(tmp_path, body, job=job_of(receiver, checkpoints=True), meanwhile=cancel)
+
+    assert told.code is ExitCode.CANCELED
+    assert stored_events(told, "job.checkpoint") == []
+    assert wait_for(told.directory / "result.json")
+
+
+def test_the_jobs_own_urls_will_do(tmp_path: Path, serve: Any):
+    """Long-lived PUT URLs instead of a control plane that grants."""
+
+    def answer(handler: Any, request: Any) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Length", "0")
+        handler.end_headers()
+
+    server = serve(answer)
+    server.RequestHandlerClass.do_PUT = server.RequestHandlerClass.do_GET
+    put = {"weights/model.bin": f"{server.url}/put?signature=very-secret"}
+    told = supervise(tmp_path, DONE, job={"job_id": "j", "outputs": {"put": put}})
+
+    assert told.code is ExitCode.SUCCEEDED
+    assert [request.body for request in server.received] == [b"w" * 1000]
+    written = "".join(path.read_text(errors="replace") for path in told.directory.rglob("*") if path.is_file())
+    assert "very-secret" not in written
