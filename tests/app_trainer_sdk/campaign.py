@@ -331,9 +331,13 @@ FAULTS = (
 
 
 def _said(directory: Path, attempt: int) -> list[dict[str, Any]]:
-    path = directory / "attempts" / str(attempt) / "events.jsonl"
+    """Events of an attempt; its end is on the disk before its line is, and counts from then on."""
+    place = directory / "attempts" / str(attempt)
+    path, terminal = place / "events.jsonl", place / "terminal.json"
     lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-    return [json.loads(line) for line in lines]
+    said = [json.loads(line) for line in lines]
+    end = [json.loads(terminal.read_bytes())] if terminal.exists() else []
+    return said + [each for each in end if each["id"] not in [event["id"] for event in said]]
 
 
 def _compare_claims(directory: Path, heard: list[dict[str, Any]]) -> None:
