@@ -67,6 +67,7 @@ bench: $(BENCH)/.ready
 	$(BENCH)/bin/python benchmarks/first_update.py
 	$(BENCH)/bin/python benchmarks/feature_head.py
 	$(BENCH)/bin/python benchmarks/callback_overhead.py
+	$(BENCH)/bin/python benchmarks/upload.py
 
 # As root, with Debian's buildah, debootstrap and runc: docs/image.md.
 image-test:

@@ -337,6 +337,8 @@ def _normalised(document: Mapping[str, Any]) -> dict[str, Any]:
             }
     if isinstance(normal.get("weights"), Mapping):
         normal["weights"] = {name: _normal_files(each) for name, each in normal["weights"].items()}
+    if isinstance(normal.get("resume"), Mapping):
+        normal["resume"] = _normal_files(normal["resume"])
     if isinstance(normal.get("callbacks"), str):
         normal["callbacks"] = {"url": normal["callbacks"]}
     return normal
@@ -394,18 +396,20 @@ def _resolve_paths(job: Job, base: Path) -> Job:
         local = "://" not in url and not url.startswith("file:")
         return str(base / _at_home(Path(url))) if local else url
 
+    def resolve_files(reference: Any) -> Any:
+        files = [each.model_copy(update={"urls": [*map(place, each.urls)]}) for each in reference.files]
+        return reference.model_copy(update={"files": files})
+
     def resolve(reference: Any) -> Any:
         update: dict[str, Any] = {} if reference.url is None else {"url": place(reference.url)}
-        if getattr(reference, "files", None) is not None:
-            update["files"] = [
-                each.model_copy(update={"urls": [place(url) for url in each.urls]}) for each in reference.files
-            ]
-        return reference.model_copy(update=update)
+        resolved = reference.model_copy(update=update)
+        return resolved if getattr(reference, "files", None) is None else resolve_files(resolved)
 
     return job.model_copy(
         update={
             "inputs": {name: resolve(each) for name, each in job.inputs.items()},
             "weights": {name: resolve(each) for name, each in job.weights.items()},
+            "resume": None if job.resume is None else resolve_files(job.resume),
             "job_id": job.identifier(),
         }
     )

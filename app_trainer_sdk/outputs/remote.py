@@ -40,7 +40,9 @@ def fetch_resume(job: Job, layout: JobDirectory, check: Callable[[], None], *, t
     coming = layout.checkpoints / ".coming"
     place = Place(coming / "partial", lambda sha256: coming / "files" / sha256)
     files = [
-        Wanted(each.path, tuple(each.urls), each.size, each.sha256, setting=f"{SETTING}/files/{at}")
+        Wanted(
+            each.path, tuple(map(_as_url, each.urls)), each.size, each.sha256, setting=f"{SETTING}/files/{at}"
+        )
         for at, each in enumerate(said.files)
     ]
     found = fetch_files(
@@ -56,6 +58,10 @@ def fetch_resume(job: Job, layout: JobDirectory, check: Callable[[], None], *, t
     sync_directory(layout.checkpoints)
     remove_tree(coming)
     return said.step
+
+
+def _as_url(place: str) -> str:
+    return place if "://" in place or place.startswith("file:") else Path(place).absolute().as_uri()
 
 
 def _has(folder: Path, step: int, run: str) -> bool:

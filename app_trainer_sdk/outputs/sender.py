@@ -24,9 +24,8 @@ from app_trainer_sdk.transfers.web import Web
 
 #: How long nothing may move before a finished run gives up, which is exit code 74.
 WAIT_SECONDS = 900.0
-#: Of uploads beside training: one connection, at most so many bytes a second, and last at the processors.
+#: Of uploads beside training: one connection, and at most so many bytes a second.
 BACKGROUND_RATE = float(64 << 20)
-NICE = 10
 #: The control plane's own URLs, and those that it grants, are not a user's.
 ANYWHERE = Guard(("0.0.0.0/0", "::/0"))
 
@@ -74,7 +73,7 @@ class Sender:
     def beside_training(self) -> Sender:
         """The same, so that training does not feel it."""
         rate = number_from_environment("UPLOAD_BYTES_PER_SECOND", BACKGROUND_RATE)
-        effort = replace(self.tools.effort, connections=1, nice=NICE)
+        effort = replace(self.tools.effort, connections=1)
         return replace(self, tools=replace(self.tools, effort=effort, throttle=Throttle(rate)))
 
     def patient_for(self, seconds: float) -> Sender:

@@ -35,6 +35,7 @@ def _let_files_be_text(parts: dict[str, Any]) -> None:
     file["properties"]["url"] = {"anyOf": [TEXT, urls]}
     file["required"] = [name for name in file["required"] if name != "urls"]
     file["anyOf"] = [{"required": ["urls"]}, {"required": ["url"]}]
-    for choice in parts["WeightsReference"]["properties"]["files"]["anyOf"]:
+    lists = parts["WeightsReference"]["properties"]["files"]["anyOf"]
+    for choice in (*lists, parts["Resume"]["properties"]["files"]):
         if choice.get("type") == "array":
             choice["items"] = {"anyOf": [TEXT, choice["items"]]}

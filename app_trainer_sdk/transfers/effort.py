@@ -24,7 +24,6 @@ class Effort:
         restarts: how often a receiver may refuse what it got.
         slow_seconds: over which the least rate is measured.
         least_rate: bytes a second below which a connection counts as dead.
-        nice: of the threads, so that training has the processors first.
     """
 
     connections: int = 4
@@ -34,7 +33,6 @@ class Effort:
     restarts: int = 3
     slow_seconds: float = 30.0
     least_rate: float = 16 * 1024.0
-    nice: int = 0
 
 
 @final

@@ -7,7 +7,6 @@ way are done, and nothing that was stored is sent again. This file must not know
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -111,8 +110,6 @@ class Sending:
 
     def _work(self) -> None:
         try:
-            if self._tools.effort.nice:
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._tools.effort.nice)
             while (part := self._next()) is not None:
                 self._deliver(part)
                 self._moved()

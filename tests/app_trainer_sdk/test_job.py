@@ -433,3 +433,23 @@ def test_a_file_is_what_its_digest_says_and_not_where_it_lies():
             assert (len(names) == 1) is equal
     files = [{"files": [{**FILE, "urls": urls}]} for urls in (["https://a"], ["https://b", "https://c"])]
     assert len({read_job({**MINIMAL, "weights": {"base": each}}).identifier() for each in files}) == 1
+
+
+def test_where_outputs_go_and_what_is_resumed_is_checked_with_the_rest():
+    """One place for outputs, somebody who grants checkpoints, and digests of what is resumed from."""
+    both = {"grant_url": "https://h/g", "put": {"a/b": "https://h/p"}}
+    file = {"path": "manifest.json", "url": "https://h/m", "size": 1, "sha256": "0" * 64}
+
+    assert list(problems({**MINIMAL, "outputs": both})) == ["/outputs"]
+    assert list(problems({**MINIMAL, "outputs": {"checkpoints": True}})) == ["/outputs/checkpoints"]
+    resume = {"step": 1, "files": [file, {"path": "state.json", "url": "https://h/s"}, file]}
+    assert list(problems({**MINIMAL, "resume": resume})) == ["/resume/files/1", "/resume/files"]
+
+
+def test_where_outputs_go_and_what_it_goes_on_from_make_no_other_job():
+    """The second attempt has a resume and fresh grants, and the same name."""
+    file = {"path": "manifest.json", "url": "https://h/m", "size": 1, "sha256": "0" * 64}
+    outputs = {"grant_url": "https://h/g?x=1", "checkpoints": True}
+    again = {**MINIMAL, "outputs": outputs, "resume": {"step": 1, "files": [file]}}
+
+    assert read_job(MINIMAL).identifier() == read_job(again).identifier()

@@ -143,3 +143,22 @@ def test_a_deadline_that_is_none(monkeypatch: pytest.MonkeyPatch, name: str, tex
     monkeypatch.setenv("APP_TRAINER_" + name, text)
     with pytest.raises(BadJob, match=f"APP_TRAINER_{name} is '{text}'"):
         Stops(lambda wish: None)
+
+
+@pytest.mark.parametrize(
+    ("acts", "least", "most"),
+    [([], float("inf"), float("inf")), ([signal.SIGTERM], 8.5, 9.0), (["cancel"], 0, 0), (["fenced"], 0, 0)],
+)
+def test_uploads_have_their_share_of_the_grace(acts: list[Any], least: float, most: float):
+    """A6: 30 % of 30 s; without a wish as long as they take; nothing for a job that nobody wants."""
+    stops, _ = heard(*acts)
+
+    assert least <= stops.seconds_to_upload() <= most
+
+
+def test_the_share_of_uploads_ends_with_the_grace(monkeypatch: pytest.MonkeyPatch):
+    """What the checkpoint took is not there any more: the kill and the last words come first."""
+    monkeypatch.setenv("APP_TRAINER_GRACE_SECONDS", "2.5")
+    stops, _ = heard(signal.SIGTERM, wait=0.3)
+
+    assert stops.seconds_to_upload() == 0.0

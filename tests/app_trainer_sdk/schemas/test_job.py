@@ -22,6 +22,11 @@ GOOD: list[dict[str, Any]] = [
     {"weights": {"base": {"files": ["https://h/a.bin", {"path": "b", "url": "https://h/b"}]}}},
     {"weights": {"base": {"files": [{"path": "b", "urls": ["/a", "/b"], "size": 1, "sha256": DIGEST}]}}},
     {
+        "outputs": {"grant_url": "https://h/g", "checkpoints": True},
+        "resume": {"step": 4, "files": [{"path": "manifest.json", "url": "https://h/m"}, "https://h/s"]},
+    },
+    {"outputs": {"put": {"adapter/a.bin": "https://h/a?sig=1"}, "required": ["adapter"]}},
+    {
         "weights": {"base": {"hub": "a/b", "revision": "abc"}},
         "hyperparameters": {"updates": 3},
         "method": "lora",
@@ -32,6 +37,8 @@ BAD: list[dict[str, Any]] = [
     {"callbacks": "ftp://h"}, {"callbacks": {"url": "http://h", "mode": "both"}}, {"schema": "v2"},
     {"weights": {"base": {"files": [{"path": "b"}]}}}, {"inputs": {"a": {"url": ""}}}, {"job_id": "a b"},
     {"inputs": {"a": {"url": "x", "kind": "rar"}}}, {"inputs": []},
+    {"resume": {"step": 4, "files": []}}, {"resume": {"step": -1, "files": ["x"]}},
+    {"outputs": {"grant_url": "ftp://h"}}, {"outputs": {"checkpoints": "yes"}},
 ]  # fmt: skip
 
 
