@@ -180,6 +180,11 @@ class Job(_Document):
         canonical = json.dumps(asked, sort_keys=True, separators=(",", ":"))
         return "j_" + hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
+    def kept_here(self) -> Job:
+        """The same job that uploads nothing and begins anew, as a pilot does."""
+        outputs = Outputs(required=self.outputs.required)
+        return self.model_copy(update={"outputs": outputs, "resume": None})
+
     def under_name(self, name: str) -> Job:
         """The same job as one that is called ``name`` already, when both names are digests of what is asked."""
         digests = DERIVED_NAME.fullmatch(name) and DERIVED_NAME.fullmatch(self.identifier())

@@ -50,7 +50,7 @@ def pilot_job(job_file: Path, directory: Path, *, console: Console, ranks: int =
     """
     try:
         guard()
-        job = load_job(job_file)
+        job = load_job(job_file).kept_here()
         guard(job.document())
         trainer = find_trainer(job.trainer)
         check_job(job, trainer)

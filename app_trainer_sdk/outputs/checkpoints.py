@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -25,6 +26,8 @@ from app_trainer_sdk.outputs.sender import Sender
 from app_trainer_sdk.transfers.progress import Nobody
 
 POLL_SECONDS = 0.1
+#: Rows of the run so far go along with a checkpoint, in a folder of it that no manifest names.
+ROWS, ROW_FILES = "rows", ("metrics.jsonl", "evaluations.jsonl", "phases.jsonl")
 #: Of this thread and those that it begins: training has the processors first.
 NICE = 10
 
@@ -49,11 +52,13 @@ class CheckpointUploads:
     Args:
         sender: with what.
         aside: a folder of its own, on the file system of the checkpoints.
+        rows: the folder where the run's rows lie.
     """
 
-    def __init__(self, sender: Sender, aside: Path) -> None:
+    def __init__(self, sender: Sender, aside: Path, *, rows: Path) -> None:
         self._sender = sender
         self._aside = aside
+        self._rows = rows
         self._changed = threading.Condition()
         self._due: _Due | None = None
         self._busy = False
@@ -70,6 +75,8 @@ class CheckpointUploads:
         if best is not None and best.name in self._stored:
             best = None
         linked = self._linked(folder)
+        if linked != folder:
+            self._copy_rows(linked / ROWS)
         due = _Due(linked, folder.name, None if best is None else (self._linked(best), best.name))
         with self._changed:
             if self._ended:
@@ -169,6 +176,14 @@ class CheckpointUploads:
         except OSError:
             return folder
         return place
+
+    def _copy_rows(self, place: Path) -> None:
+        """A copy: they grow. Without them a resume is whole, and its curves begin with it."""
+        with contextlib.suppress(OSError):
+            place.mkdir(exist_ok=True)
+            for path in (self._rows / name for name in ROW_FILES):
+                if path.is_file():
+                    shutil.copyfile(path, place / path.name)
 
     def _tidy(self) -> None:
         """Give back what nothing waits for."""

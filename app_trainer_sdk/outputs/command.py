@@ -76,15 +76,17 @@ def _job(layout: JobDirectory, job_file: Path | None) -> Job:
 def _made(layout: JobDirectory) -> dict[str, Any]:
     """What the last attempt that made artifacts said of itself; they must still be what it said."""
     numbers = sorted((int(each.name) for each in (layout.root / "attempts").glob("[0-9]*")), reverse=True)
-    places = [layout.result, *(layout.attempt(number) / layout.result.name for number in numbers)]
-    for path in places:
+    folders = [layout.attempt(number) for number in numbers]
+    results = [layout.result, *(folder / layout.result.name for folder in folders)]
+    # Who was killed while uploading has told no result; the rank's own word of what it made is there.
+    for path in (*results, *(folder / "outcome-0.json" for folder in folders)):
         result: Mapping[str, Any] = read_json(path) if path.is_file() else {}
         if not result.get("outputs"):
             continue
         for output in result["outputs"]:
             if sha256_tree(layout.root / output["path"])[0] != output["sha256"]:
                 raise BadJob(
-                    f"{output['path']} is not what attempt {result['attempt']} made",
+                    f"{output['path']} is not what {path.relative_to(layout.root)} says",
                     expected=f"the sha256 {output['sha256']}", setting="app-trainer run, to make it again",
                 )  # fmt: skip
         return {name: value for name, value in result.items() if name not in OWN}

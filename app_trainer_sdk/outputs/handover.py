@@ -14,14 +14,13 @@ from app_trainer_sdk.errors import ExitCode, Fenced, StopRequested, TrainerError
 from app_trainer_sdk.job import Job
 from app_trainer_sdk.narrator import Narrator
 from app_trainer_sdk.outcome import describe_failure, outcome_document
-from app_trainer_sdk.outputs.checkpoints import CheckpointUploads
+from app_trainer_sdk.outputs.checkpoints import ROW_FILES, CheckpointUploads
 from app_trainer_sdk.outputs.sender import Sender, build_sender
 from app_trainer_sdk.paths import JobDirectory
 from app_trainer_sdk.redaction import redact
 from app_trainer_sdk.stops import Stops
 
-#: Rows of the run itself, uploaded beside the artifacts where somebody grants it: curves are not events.
-RECORDS = ("metrics.jsonl", "evaluations.jsonl", "phases.jsonl")
+#: The run's own rows go beside the artifacts where somebody grants it: curves are not events.
 RECORD_SECONDS = 30.0
 #: Keys of an outcome that another outcome has of its own.
 HEAD = ("status", "exit_code", "name", "failure")
@@ -52,7 +51,9 @@ class Handover:
         self._sender = build_sender(job, attempt)
         self._checkpoints: CheckpointUploads | None = None
         if self._sender is not None and job.outputs.checkpoints:
-            self._checkpoints = CheckpointUploads(self._sender.beside_training(), layout.root / ".uploads")
+            self._checkpoints = CheckpointUploads(
+                self._sender.beside_training(), layout.root / ".uploads", rows=layout.root
+            )
 
     def hear(self, message: Mapping[str, Any]) -> None:
         """Take one message of a rank: a checkpoint that was saved is sent."""
@@ -144,7 +145,7 @@ class Handover:
 
     def _send_records(self, sender: Sender, stored: dict[str, int]) -> None:
         """Rows for whoever looks at the run later; a job does not fail for want of them."""
-        paths = [each for each in RECORDS if (self._layout.root / each).is_file()]
+        paths = [each for each in ROW_FILES if (self._layout.root / each).is_file()]
         if self._job.outputs.grant_url is None or not paths:
             return
         try:

@@ -14,6 +14,7 @@ from app_trainer_sdk.checkpoints import FOLDER, IDENTITY, MANIFEST, find_checkpo
 from app_trainer_sdk.errors import BadJob, InputMissing
 from app_trainer_sdk.files import read_json, remove_tree, sha256_file, sync_directory
 from app_trainer_sdk.job import Job, Resume
+from app_trainer_sdk.outputs.checkpoints import ROW_FILES, ROWS
 from app_trainer_sdk.paths import JobDirectory
 from app_trainer_sdk.transfers.addresses import Guard
 from app_trainer_sdk.transfers.download import Place
@@ -52,12 +53,23 @@ def fetch_resume(job: Job, layout: JobDirectory, check: Callable[[], None], *, t
     for folder in folders:
         _refuse_other(folder, job, said)
     for folder in folders:
+        _take_rows(
+            folder / ROWS, layout.root, wanted=inspect_checkpoint(folder, digests=False).step == said.step
+        )
         target = layout.checkpoints / folder.name
         remove_tree(target)  # not whole, or it would have been gone on from
         folder.rename(target)
     sync_directory(layout.checkpoints)
     remove_tree(coming)
     return said.step
+
+
+def _take_rows(rows: Path, root: Path, *, wanted: bool) -> None:
+    """The run's rows so far are this run's; the resume cuts what was written past the checkpoint."""
+    for name in ROW_FILES if wanted else ():
+        if (rows / name).is_file() and not (root / name).exists():
+            (rows / name).rename(root / name)
+    remove_tree(rows)
 
 
 def _as_url(place: str) -> str:

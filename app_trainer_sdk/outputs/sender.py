@@ -12,6 +12,7 @@ from typing import final
 
 from app_trainer_sdk.callbacks.credentials import Credentials
 from app_trainer_sdk.checkpoints import MANIFEST
+from app_trainer_sdk.errors import UploadFailed
 from app_trainer_sdk.job import Job
 from app_trainer_sdk.paths import number_from_environment
 from app_trainer_sdk.transfers.addresses import Guard
@@ -57,6 +58,8 @@ class Sender:
         names = list(paths) or [
             path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()
         ]
+        if not names:
+            raise UploadFailed(f"{folder} has no files", expected="what was made")
         names.sort(key=lambda each: each == MANIFEST)
         total = sum((folder / each).stat().st_size for each in names)
         meter = Meter(f"upload {name}", total=total, told=told, now=self.tools.clock.now)

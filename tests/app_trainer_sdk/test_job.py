@@ -453,3 +453,4 @@ def test_where_outputs_go_and_what_it_goes_on_from_make_no_other_job():
     again = {**MINIMAL, "outputs": outputs, "resume": {"step": 1, "files": [file]}}
 
     assert read_job(MINIMAL).identifier() == read_job(again).identifier()
+    assert read_job(again).kept_here() == read_job(MINIMAL)

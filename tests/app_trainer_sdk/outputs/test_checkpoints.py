@@ -46,7 +46,7 @@ def idle(uploads: CheckpointUploads) -> bool:
 def test_the_newest_is_next_and_those_between_are_passed_over(tmp_path: Path):
     """One that was begun is finished: else a slow line would never finish any."""
     sender = SlowSender()
-    uploads = CheckpointUploads(sender, tmp_path / "aside")
+    uploads = CheckpointUploads(sender, tmp_path / "aside", rows=tmp_path)
     uploads.saved(saved(tmp_path, 1))
     assert sender.begun.acquire(timeout=5)
     for step in (2, 3, 4):
@@ -65,7 +65,7 @@ def test_the_newest_is_next_and_those_between_are_passed_over(tmp_path: Path):
 def test_in_a_hurry_one_that_is_overtaken_is_given_up(tmp_path: Path):
     """At the end only the newest counts, and the pace is lifted."""
     sender = SlowSender()
-    uploads = CheckpointUploads(sender, tmp_path / "aside")
+    uploads = CheckpointUploads(sender, tmp_path / "aside", rows=tmp_path)
     uploads.saved(saved(tmp_path, 1))
     assert sender.begun.acquire(timeout=5)
     uploads.saved(saved(tmp_path, 2))
@@ -82,7 +82,7 @@ def test_in_a_hurry_one_that_is_overtaken_is_given_up(tmp_path: Path):
 def test_one_that_fails_does_not_keep_the_next_from_going(tmp_path: Path):
     """It is told; the run goes on."""
     sender = SlowSender()
-    sender.fails, uploads = {"step-00000001"}, CheckpointUploads(sender, tmp_path / "aside")
+    sender.fails, uploads = {"step-00000001"}, CheckpointUploads(sender, tmp_path / "aside", rows=tmp_path)
     sender.let.release(2)
     uploads.saved(saved(tmp_path, 1))
     assert sender.begun.acquire(timeout=5)
@@ -100,7 +100,7 @@ def test_one_that_fails_does_not_keep_the_next_from_going(tmp_path: Path):
 def test_who_is_out_of_time_leaves_nothing_running(tmp_path: Path):
     """False, and after dropping nothing is sent."""
     sender = SlowSender()
-    uploads = CheckpointUploads(sender, tmp_path / "aside")
+    uploads = CheckpointUploads(sender, tmp_path / "aside", rows=tmp_path)
     uploads.saved(saved(tmp_path, 1))
     left = iter([True, True, False])
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -14,7 +16,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 from outputs_ranks import DONE, MAKES
-from process_helpers import Told, signal_when, supervise, wait_for
+from process_helpers import TOY, Told, signal_when, supervise, wait_for
 from receivers import Receiver
 
 from app_trainer_sdk.console import Console
@@ -110,6 +112,28 @@ def test_upload_again_that_fails_again_is_74_again(tmp_path: Path, receiver: Rec
     assert main([str(told.directory)]) == 0
 
 
+def test_who_is_killed_while_uploading_can_be_finished(tmp_path: Path, receiver: Receiver):
+    """SIGKILL of the supervisor in the middle: no result, no last event; what the rank made is uploaded."""
+    receiver.store.faults.extend([Fault(SILENT)])
+    (tmp_path / "job.json").write_text(json.dumps({**TOY, **job_of(receiver)}))
+    code = "import sys, pathlib, json, process_helpers as h; folder = pathlib.Path(sys.argv[1]); "
+    code += "h.supervise(folder, sys.argv[2], job=json.loads((folder / 'job.json').read_text()))"
+    paths = os.pathsep.join([str(Path(__file__).parent.parent), *sys.path])
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path), DONE], env={**os.environ, "PYTHONPATH": paths}
+    )
+    limit = time.monotonic() + 20.0
+    while receiver.store.faults:
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+    child.kill()
+    child.wait()
+
+    assert not (tmp_path / "dir" / "result.json").exists()
+    assert upload_job(tmp_path / "dir", None, Console()) is ExitCode.SUCCEEDED
+    assert receiver.stored("artifact", "weights", "model.bin") == b"w" * 1000
+
+
 def test_what_cannot_be_uploaded_later_is_told(tmp_path: Path, receiver: Receiver):
     """No job, nothing made, artifacts that were changed, or a URL whose secret is not kept."""
     with pytest.raises(BadJob, match="no job in"):
@@ -126,7 +150,7 @@ def test_what_cannot_be_uploaded_later_is_told(tmp_path: Path, receiver: Receive
     with pytest.raises(BadJob, match="query of an upload URL is a secret"):
         upload_job(told.directory, None, Console())
     (told.directory / "artifacts" / "weights" / "model.bin").write_bytes(b"other")
-    with pytest.raises(BadJob, match="is not what attempt 1 made"):
+    with pytest.raises(BadJob, match=r"is not what result.json says"):
         upload_job(told.directory, again / "job.json", Console())
 
 

@@ -74,6 +74,27 @@ def test_the_best_one_comes_along(tmp_path: Path):
     assert len(list(layout.checkpoints.iterdir())) == 2
 
 
+def test_the_runs_rows_come_along_and_nothing_else(tmp_path: Path):
+    """Curves go on; a file with another name, or one that is here already, changes nothing."""
+    layout, folder = JobDirectory(tmp_path / "dir"), made(tmp_path / "far", 4)
+    job, files = job_of(folder, step=4), []
+    for name in ("metrics.jsonl", "phases.jsonl", "job.json"):
+        path = tmp_path / name
+        path.write_text("far")
+        files.append(
+            {"path": f"step-00000004/rows/{name}", "url": path.as_uri(), "size": 3, "sha256": sha(b"far")}
+        )
+    layout.root.mkdir()
+    layout.phases.write_text("here")
+    document = job.document()
+    document["resume"]["files"] += files
+    fetch_resume(read_job(document), layout, free, told=Nobody())
+
+    assert (layout.metrics.read_text(), layout.phases.read_text()) == ("far", "here")
+    assert not layout.job.exists()
+    assert not (layout.checkpoints / "step-00000004" / "rows").exists()
+
+
 def test_a_local_checkpoint_that_is_as_new_is_kept(tmp_path: Path):
     """A restart on the same disk downloads nothing."""
     layout = JobDirectory(tmp_path / "dir")
