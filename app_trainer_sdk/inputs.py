@@ -39,19 +39,31 @@ def open_tools() -> Iterator[Tools]:
         tools.web.close()
 
 
-def fetch_inputs(job: Job, directory: Path, check: Check, *, told: Told = NOBODY) -> dict[str, Path]:
-    """Local path of each input; downloads go below ``directory``. Of an archive it is the folder it became."""
+def fetch_inputs(
+    job: Job, directory: Path, check: Check, *, told: Told = NOBODY, reserve: int = 0
+) -> dict[str, Path]:
+    """Local path of each input; of an archive it is the folder it became.
+
+    Args:
+        job: the job.
+        directory: where downloads go.
+        check: raises when somebody wants to stop.
+        told: hears how far it is.
+        reserve: bytes to leave on that disk for what the run will write.
+    """
     paths = {}
     with open_tools() as tools:
         for name, reference in job.inputs.items():
             paths[name] = fetch(
-                reference, directory / name, setting=f"/inputs/{name}", check=check, told=told, tools=tools
-            )
+                reference, directory / name, setting=f"/inputs/{name}", check=check, told=told, tools=tools,
+                reserve=reserve,
+            )  # fmt: skip
     return paths
 
 
 def fetch(
-    reference: FileReference, directory: Path, *, setting: str, check: Check, tools: Tools, told: Told = NOBODY
+    reference: FileReference, directory: Path, *, setting: str, check: Check, tools: Tools,
+    told: Told = NOBODY, reserve: int = 0,
 ) -> Path:  # fmt: skip
     """Make one file local and verify what is known of it.
 
@@ -63,7 +75,7 @@ def fetch(
         DiskFull: it does not fit.
     """
     if urlsplit(reference.url).scheme in ("http", "https"):
-        path = _downloaded(reference, directory, setting, check, told, tools)
+        path = _downloaded(reference, directory, setting, check, told, tools, reserve)
     else:
         path = in_place(reference, setting, check)
     if reference.kind is None:
@@ -104,8 +116,9 @@ def in_place(reference: FileReference, setting: str, check: Check) -> Path:
 
 
 def _downloaded(
-    reference: FileReference, directory: Path, setting: str, check: Check, told: Told, tools: Tools
-) -> Path:
+    reference: FileReference, directory: Path, setting: str, check: Check, told: Told, tools: Tools,
+    reserve: int,
+) -> Path:  # fmt: skip
     """An input under the name that its URL gives it, in the job's own directory: jobs share no inputs."""
     path = directory / file_name(reference.url)
     if path.exists():
@@ -116,7 +129,8 @@ def _downloaded(
         path.name, (reference.url,), size=reference.size, sha256=reference.sha256, setting=setting
     )  # fmt: skip
     place = Place(directory / ".partial", lambda sha256: path)
-    fetch_files([wanted], place, label=setting.removeprefix("/"), tools=tools, check=check, told=told)
+    label = setting.removeprefix("/")
+    fetch_files([wanted], place, label=label, tools=tools, check=check, told=told, reserve=reserve)
     remove_tree(place.partials)  # a kill at the last moment may have left an empty claim
     return path
 

@@ -40,7 +40,7 @@ from app_trainer_sdk.outcome import describe_failure, outcome_document, status_o
 from app_trainer_sdk.outputs.handover import Handover
 from app_trainer_sdk.outputs.remote import fetch_resume
 from app_trainer_sdk.paths import PREFIX, JobDirectory, cache_directory, number_from_environment
-from app_trainer_sdk.planning.fit import Foresight, cards_to_plan_for, fit_to_cards
+from app_trainer_sdk.planning.fit import Foresight, cards_to_plan_for, fit_to_cards, room_for_checkpoints
 from app_trainer_sdk.planning.measured import find_measured
 from app_trainer_sdk.preflight import command as preflight
 from app_trainer_sdk.ranks import LISTEN_SECONDS, LOG_TAIL_LINES, PROGRAM, Ranks
@@ -49,6 +49,7 @@ from app_trainer_sdk.registry import find_trainer
 from app_trainer_sdk.report import write_report
 from app_trainer_sdk.start import START, Start
 from app_trainer_sdk.stops import Stops
+from app_trainer_sdk.transfers.space import same_disk
 from app_trainer_sdk.transfers.weights import fetch_weights
 from app_trainer_sdk.trust.formats import refuse_untrusted
 from app_trainer_sdk.watch import Watch
@@ -252,7 +253,7 @@ class Supervisor:
     def _prepare_start(self) -> None:
         """Make inputs and weights local; a rank never downloads."""
         trainer = find_trainer(self._job.trainer)
-        _, row, _ = check_job(self._job, trainer)
+        settings, row, _ = check_job(self._job, trainer)
         cache = cache_directory()
         make_folder(cache, setting=PREFIX + "CACHE_DIR")
         (self._folder / START).unlink(missing_ok=True)  # of an earlier start: other nodes wait for this one's
@@ -260,8 +261,12 @@ class Supervisor:
         with self._stops.interruptible():  # a silent server must not use up the grace
             fetch_resume(self._job, self._layout, check, told=self._narrator)
             foreseen = self._foresee(trainer)
-            inputs = fetch_inputs(self._job, self._layout.inputs, check, told=self._narrator)
-            weights, identities = fetch_weights(self._job, row, cache, check, told=self._narrator)
+            reserve = room_for_checkpoints(foreseen.get("fit", {}), settings.checkpoints_kept)
+            inputs = fetch_inputs(self._job, self._layout.inputs, check, told=self._narrator, reserve=reserve)
+            reserve = reserve if same_disk(cache, self._layout.root) else 0
+            weights, identities = fetch_weights(
+                self._job, row, cache, check, told=self._narrator, reserve=reserve
+            )
             refuse_untrusted(weights, self._job.allowed)
         start = Start(
             directory=str(self._layout.root), attempt=self._attempt, cache=str(cache),

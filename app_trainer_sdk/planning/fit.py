@@ -65,8 +65,8 @@ def fit_to_cards(
         ask: asks the planning process.
 
     Returns:
-        ``settings`` (requested, effective, why), ``card``, ``memory``, ``considered``, ``grade`` and
-        ``update_seconds``; or ``not_planned``, the reason.
+        ``settings`` (requested, effective, why), ``card``, ``memory``, ``considered``, ``grade``,
+        ``update_seconds`` and ``checkpoint_bytes``; or ``not_planned``, the reason.
 
     Raises:
         HardwareUnfit: nothing that the job allows fits; the message names what does.
@@ -93,7 +93,18 @@ def fit_to_cards(
     return {
         "settings": knobs, "card": plan["card"], "memory": plan["memory"], "considered": plan["considered"],
         "grade": plan["grade"], "update_seconds": plan["update_seconds"],
+        "checkpoint_bytes": plan["prediction"]["checkpoint_bytes"],
     }  # fmt: skip
+
+
+def room_for_checkpoints(fit: Mapping[str, Any], kept: int) -> int:
+    """Bytes that a run's checkpoints will take on the disk: those kept, and one while it is written.
+
+    Args:
+        fit: what :func:`fit_to_cards` gave; 0 bytes where nothing was planned.
+        kept: the job's ``checkpoints_kept``.
+    """
+    return int(fit.get("checkpoint_bytes", 0)) * (kept + 1)
 
 
 def _unfit(plan: Mapping[str, Any]) -> HardwareUnfit:

@@ -5,7 +5,6 @@ Values for ``checks.py``, which judges them. This file must not know what is eno
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -23,7 +22,7 @@ from app_trainer_sdk.preflight.devices import Found, Probe
 from app_trainer_sdk.preflight.image import TorchBuild, installed_torch
 from app_trainer_sdk.preflight.present import present_devices
 from app_trainer_sdk.preflight.visible import Visible
-from app_trainer_sdk.transfers.cache import Cache, set_key
+from app_trainer_sdk.transfers.weights import weights_to_come
 
 REQUIRE_GPU = PREFIX + "REQUIRE_GPU"
 
@@ -130,11 +129,7 @@ def needs_of(
         method=method, floor=row.floors.get(method), requirements=trainer.requirements, ranks=ranks,
         workers=None if asked == "auto" else asked, require_gpu=word.lower() not in ("", "0", "false", "no"),
         input_bytes=sum(each.size or 0 for each in remote),
-        weight_bytes=sum(
-            source.size_bytes for role, source in row.weights.items()
-            if role not in job.weights and source.hub and not _is_installed(source.package)
-            and not Cache(cache).knows(set_key("hub", source.hub, source.revision, *sorted(job.allowed)))
-        ),
+        weight_bytes=weights_to_come(job, row, cache),
     )  # fmt: skip
 
 
@@ -154,7 +149,3 @@ def disk_of(folder: Path) -> Disk:
         return Disk(str(folder), 0, 0, writable=False)
     free = space.f_bavail * space.f_frsize
     return Disk(str(folder), system, free, writable=os.access(there, os.W_OK | os.X_OK))
-
-
-def _is_installed(package: str) -> bool:
-    return bool(package) and importlib.util.find_spec(package.partition(".")[0].replace("-", "_")) is not None

@@ -163,6 +163,14 @@ class Cache:
         aside.unlink()
         return True
 
+    def unfinished_bytes(self) -> int:
+        """Bytes on the disk that sets which are not whole may have: files in no set, or in the making."""
+        came = sum(each.size for each in self.kept() if not each.names)
+        for data in self.partials.glob("*/data"):
+            with contextlib.suppress(OSError):  # just finished
+                came += data.stat().st_blocks * 512
+        return came
+
     def remove_leftovers(self, *, older_than: float) -> int:
         """Remove files in the making that nobody works on since ``older_than`` seconds; bytes on the disk."""
         removed = 0

@@ -71,8 +71,9 @@ def download(wanted: Wanted, place: Place, *, tools: Tools, check: Check, meter:
 
         try:
             partial = claim(
-                place.partials, wanted.key, ready=ready, check=check, clock=tools.clock, waiting=meter.show
-            )
+                place.partials, wanted.key, ready=ready, check=check, clock=tools.clock,
+                waiting=lambda: meter.show(f"waiting for the process that fetches {wanted.path}"),
+            )  # fmt: skip
             if partial is None:
                 meter.reused(wanted.size or 0)
                 return found[0]

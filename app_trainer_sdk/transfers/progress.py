@@ -84,9 +84,10 @@ class Meter:
         with self._lock:
             self._notes[word] = self._notes.get(word, 0) + 1
 
-    def show(self) -> None:
-        """Tell people how far it is; the end once."""
+    def show(self, why: str = "") -> None:
+        """Tell people how far it is, and why it does not move; the end once."""
         text, done = self._text()
+        text = f"{text}  {why}" if why else text
         whole = 0 < self._total <= done
         with self._telling:
             if not (whole and self._told_whole):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from app_trainer_sdk.transfers.requests import ask_mirror
 from app_trainer_sdk.transfers.space import check_space, free_bytes
 from app_trainer_sdk.transfers.wanted import MIB, Wanted
 
-#: Files up to this size come together, each over one connection: configuration, tokenizer, index of the data.
+#: Files up to this size come first and together, each over one connection: configuration, tokenizer, index.
 SMALL_BYTES = 8 * MIB
 #: How long threads may take to leave what they do for others to go on with.
 LEAVE_SECONDS = 1.0
@@ -69,9 +69,10 @@ def fetch_files(
     return found
 
 
-def small_files(files: Iterable[Wanted]) -> list[Wanted]:
-    """Those that a plan needs and that come in a moment: everything that is not the weights themselves."""
-    return [each for each in files if each.size is not None and each.size <= SMALL_BYTES]
+def still_to_come(files: Sequence[Wanted], place: Place) -> dict[str, int]:
+    """Bytes of the disk that files will still take, by their keys; of unknown sizes none."""
+    missing = {each.key: each.size or 0 for each in files if place.ready(each) is None}
+    return {key: _to_come(key, size, place) for key, size in missing.items()}
 
 
 def cache_place(cache: Cache) -> Place:

@@ -21,6 +21,11 @@ def free_bytes(folder: Path) -> int:
     return shutil.disk_usage(folder).free
 
 
+def same_disk(one: Path, other: Path) -> bool:
+    """Whether two folders that are there share their space."""
+    return one.stat().st_dev == other.stat().st_dev
+
+
 def check_space(
     folder: Path, missing: int, *, reserve: int = 0, free: Callable[[Path], int] = free_bytes, setting: str = ""
 ) -> None:

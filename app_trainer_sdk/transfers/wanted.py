@@ -12,8 +12,13 @@ from dataclasses import dataclass, field
 from app_trainer_sdk.redaction import shown_url
 
 MIB = 1 << 20
-#: Files of this size and more get parts of 32 MiB instead of 16.
+#: Files of this size and more get parts of at most 32 MiB instead of 16.
 LARGE_BYTES = 8 << 30
+#: Smaller parts would spend their time waiting for answers.
+LEAST_PART_BYTES = 4 * MIB
+#: Parts for each connection, where the file is large enough: the last ones are what a slow connection, and the
+#: digest, are behind at the end.
+PARTS_EACH = 4
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,7 @@ class Patience:
 
     Attributes:
         connections: requests at a time for one file.
-        part_bytes: bytes of a request; 0 for 16 MiB, and 32 MiB for large files.
+        part_bytes: bytes of a request; 0 for what suits the file's size (:meth:`part_of`).
         piece_bytes: read at once.
         tries: failures in a row of one mirror, without a mebibyte between them, until it is given up: with the
             pauses between them, an outage of about a minute is outlasted.
@@ -79,5 +84,17 @@ class Patience:
     forget_seconds: float = 60.0
 
     def part_of(self, size: int) -> int:
-        """Bytes of a part of a file of ``size`` bytes."""
-        return self.part_bytes or (32 * MIB if size >= LARGE_BYTES else 16 * MIB)
+        """Bytes of a part of a file of ``size`` bytes: 4 to 16 MiB, and up to 32 MiB for large files.
+
+        Each connection gets as many parts as the others, and all parts are alike, so that all end together.
+        """
+        if self.part_bytes:
+            return self.part_bytes
+        share = _divided_up(size, self.connections)
+        fewest = _divided_up(share, 32 * MIB if size >= LARGE_BYTES else 16 * MIB)
+        each = max(1, fewest, min(PARTS_EACH, share // LEAST_PART_BYTES))
+        return max(LEAST_PART_BYTES, _divided_up(share, each * MIB // 16) * MIB // 16)
+
+
+def _divided_up(number: int, by: int) -> int:
+    return -(-number // by)

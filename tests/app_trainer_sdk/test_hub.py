@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from app_trainer_sdk.hub import PATTERNS
+from app_trainer_sdk.job import read_job
 
 ASK = """
 import json, sys
@@ -41,6 +42,14 @@ def ask(url: str, cache: Path) -> str:
     """In a process of its own: huggingface_hub reads the endpoint when it is imported."""
     told = {**os.environ, "HF_ENDPOINT": url, "HF_HUB_DISABLE_TELEMETRY": "1", "HF_TOKEN": "VerySecret"}
     command = [sys.executable, "-c", ASK, str(cache)]
+    return subprocess.run(command, env=told, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+def mirror(url: str, cache: Path, *more: str) -> str:
+    """What the command prints, in a process of its own."""
+    told = {**os.environ, "HF_ENDPOINT": url, "APP_TRAINER_CACHE_DIR": str(cache)}
+    command = [sys.executable, "-m", "app_trainer_sdk.transfers.mirror_command", "a/b@r1"]
+    command += ["--base-url", "https://bucket.example/w", *more]
     return subprocess.run(command, env=told, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
@@ -125,3 +134,29 @@ def test_an_unsafe_name_is_refused(tmp_path: Path, serve: Any):
     server = serve(hub({"../../evil.json": b"{}"}, {}))
 
     assert "unsafe name '../../evil.json'" in ask(server.url, tmp_path)
+
+
+def test_the_list_of_a_revision_is_what_a_job_takes(tmp_path: Path, serve: Any):
+    """``app-trainer mirror REPO@REVISION``: the Hub tells large files' digests, only small ones are fetched."""
+    server = serve(hub(FILES, FILES))
+    document = json.loads(mirror(server.url, tmp_path))
+    asked = [each.path for each in server.received if each.method == "GET"]
+
+    assert document["files"] == [
+        {"path": name, "size": len(body), "sha256": hashlib.sha256(body).hexdigest(),
+         "urls": [f"https://bucket.example/w/{name}"]}
+        for name, body in FILES.items() if name.endswith((".json", ".safetensors"))
+    ]  # fmt: skip
+    assert document["revision"] == "r1"
+    assert read_job({"trainer": "t", "model": "m", "weights": {"base": document}}).weights["base"].files
+    assert [path for path in asked if "resolve" in path] == [f"/a/b/resolve/{COMMIT}/config.json"]
+
+
+def test_a_revision_can_be_brought_to_be_copied(tmp_path: Path, serve: Any):
+    """``--fetch``: the same list, and a folder with every file of it."""
+    server = serve(hub(FILES, FILES))
+    document = json.loads(mirror(server.url, tmp_path, "--fetch"))
+    (folder,) = (tmp_path / "weights" / "sets").glob("mirror-*/")
+
+    for each in document["files"]:
+        assert (folder / each["path"]).read_bytes() == FILES[each["path"]]

@@ -16,6 +16,7 @@ import safetensors.torch
 import torch
 from process_helpers import gone, supervise
 
+from app_trainer_sdk import supervisor
 from app_trainer_sdk.callbacks.sinks import RecordingSink
 from app_trainer_sdk.console import Console
 from app_trainer_sdk.errors import ExitCode
@@ -80,6 +81,34 @@ def test_what_does_not_fit_is_refused_before_any_download(tmp_path: Path, toy_jo
     assert (result["failure"]["phase"], result["failure"]["origin"]) == ("plan", "resource")
     assert "the leanest way that the job allows (microbatch 8, " in told.getvalue()
     assert "expected a T4" in result["failure"]["message"]
+    assert server.received == []
+
+
+def test_weights_that_cannot_fit_are_refused_before_any_download(tmp_path: Path, toy_job: Any, serve: Any):
+    """A13 row 7: preflight counts the files that a job lists: 73, and their server was never asked."""
+    server = serve(lambda handler, request: None)
+    file = {"path": "model.safetensors", "size": 1 << 60, "urls": [f"{server.url}/w"]}
+    job = toy_job(weights={"base": {"files": [file]}})
+    code = run_job(job, tmp_path / "dir", console=Console(io.StringIO()))
+    result = json.loads((tmp_path / "dir" / "result.json").read_text())
+
+    assert code is ExitCode.DISK_FULL
+    assert result["failure"]["phase"] == "preflight"
+    assert server.received == []
+
+
+def test_room_is_left_for_the_checkpoints_of_the_plan(
+    tmp_path: Path, toy_job: Any, serve: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """A13 row 7: a download that would take their place is refused before its first byte."""
+    monkeypatch.setattr(supervisor, "fit_to_cards", lambda *_, **__: {"checkpoint_bytes": 1 << 60})
+    server, told = serve(lambda handler, request: None), io.StringIO()
+    for said in ({"inputs": {"dataset": {"url": f"{server.url}/rows", "size": 5}}},
+                 {"weights": {"base": {"url": f"{server.url}/w", "size": 5}}}):  # fmt: skip
+        code = run_job(toy_job(**said), tmp_path / "dir", console=Console(told), gpu="24GiB")
+
+        assert code is ExitCode.DISK_FULL
+        assert "3458764513.8 GB in reserve" in told.getvalue()
     assert server.received == []
 
 

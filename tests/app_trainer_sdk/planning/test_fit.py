@@ -11,7 +11,7 @@ from app_trainer_sdk.contract import Trainer
 from app_trainer_sdk.errors import BadJob, HardwareUnfit, InternalError
 from app_trainer_sdk.gpus import GIB, Card, find_card
 from app_trainer_sdk.job import Job
-from app_trainer_sdk.planning.fit import cards_to_plan_for, fit_to_cards
+from app_trainer_sdk.planning.fit import cards_to_plan_for, fit_to_cards, room_for_checkpoints
 from app_trainer_sdk.preflight.present import present_cards
 from app_trainer_sdk.testing.toys import ToyTrainer
 
@@ -41,6 +41,7 @@ class Planning:
             "card": card, "fits": self.fits, "settings": settings, "considered": [{"verdict": "fits"}],
             "memory": {"needed_bytes": 20 * GIB, "available_bytes": card["memory_bytes"]},
             "grade": "predicted, CPU kernels", "update_seconds": None,
+            "prediction": {"checkpoint_bytes": 3 * GIB},
             "nearest": {"settings": {"microbatch": 1}, "card": "H200"}, "sharding": {"cards": 2},
         }  # fmt: skip
         return {"cards": [plan]}
@@ -66,6 +67,14 @@ def test_the_knobs_are_kept_with_how_they_were_chosen():
     assert fit["considered"] == [{"verdict": "fits"}]
     assert (fit["grade"], fit["update_seconds"]) == ("predicted, CPU kernels", None)
     assert planning.requests[0]["here"] is True
+
+
+def test_the_disk_needs_room_for_the_checkpoints_kept_and_one_more():
+    """A13 7: what is written while another is still there; nothing is known without a plan."""
+    fit = fit_to_cards(JOB, ToyTrainer, [L4], ask=Planning())
+
+    assert room_for_checkpoints(fit, 2) == 9 * GIB
+    assert room_for_checkpoints({}, 2) == 0
 
 
 def test_the_smallest_card_of_the_ranks_decides():

@@ -26,12 +26,17 @@ def needs(cache, environment=None, source=SOURCE, **parts):
 
 
 def test_only_what_is_still_to_fetch_counts(tmp_path):
-    """Weights from the Hub until the cache has them, none from an installed package; inputs of known size."""
+    """Weights until the cache has them, none from an installed package; inputs and files of known size."""
     url = {"url": "https://host/rows", "size": 5}
 
     assert needs(tmp_path, inputs={"dataset": url}).input_bytes == 5
     assert needs(tmp_path).weight_bytes == 7
     assert needs(tmp_path, source=dataclasses.replace(SOURCE, package="pytest")).weight_bytes == 0
+
+    files = [{"path": "a", "size": 3, "urls": ["https://a"]}, {"path": "b", "size": 4, "urls": ["https://b"]}]
+
+    assert needs(tmp_path, weights={"base": {"files": files}}).weight_bytes == 7
+    assert needs(tmp_path, weights={"base": {"url": "https://a/w", "size": 9}}).weight_bytes == 9
 
     Cache(tmp_path).write_set(set_key("hub", "owner/name", "r"), "title", {})
 

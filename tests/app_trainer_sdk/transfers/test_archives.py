@@ -119,6 +119,23 @@ def test_zip64(tmp_path: Path):
     assert contents(opened(tmp_path / "a.zip", "zip")) == {"big": b"bytes"}
 
 
+def test_zip64_by_the_number_of_entries(tmp_path: Path):
+    """More than 65,535 of them: the count stands in the record of 64 bits alone. All but one are the folder."""
+    path, count = zipped(tmp_path / "a.zip", {"last": b"bytes"}), 66_000
+    body = path.read_bytes()
+    start = body.index(b"PK\x01\x02")
+    last = body[start : body.index(b"PK\x05\x06")]
+    here = last[:28] + struct.pack("<H", 2) + last[30:46] + b"./"
+    directory = here * (count - 1) + last
+    end = struct.pack("<4sQHHIIQQQQ", b"PK\x06\x06", 44, 45, 45, 0, 0, count, count, len(directory), start)
+    end += struct.pack("<4sIQI", b"PK\x06\x07", 0, start + len(directory), 1)
+    end += struct.pack("<4sHHHHIIH", b"PK\x05\x06", 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0)
+    path.write_bytes(body[:start] + directory + end)
+
+    refused(path, "zip", "66,000 entries", limits=Limits(max_files=65_999))
+    assert contents(opened(path, "zip")) == {"last": b"bytes"}
+
+
 @pytest.mark.parametrize(
     "name", ["../x", "/etc/x", "a/../../x", "C:/x", "a\\..\\x", "a/./b", "a\nb", "x" * 300]
 )

@@ -165,3 +165,25 @@ def test_sizes_that_are_none(tmp_path: Path, text: str, capsys: pytest.CaptureFi
 def test_keys_follow_from_what_a_set_is():
     """Not from the order in which it is said."""
     assert set_key({"a": 1, "b": 2}) == set_key({"b": 2, "a": 1}) != set_key({"a": 1, "b": 3})
+
+
+def test_prune_spares_what_another_process_uses(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """While that process runs, whatever the bounds are; the moment it has ended, its files may go."""
+    cache = Cache(tmp_path)
+    sha256 = put(cache, b"weights", days=99)
+    cache.write_set("key", "title", {"model": sha256})
+    code = "import sys; from pathlib import Path; from app_trainer_sdk.transfers.cache import Cache; "
+    code += "print(Cache(Path(sys.argv[1])).read_set('key'), flush=True); sys.stdin.read()"
+    running = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert running.stdout is not None
+    folder = Path(running.stdout.readline().strip())
+    prune = ["prune", "--cache-dir", str(tmp_path), "--max-size", "0", "--max-age-days", "0"]
+
+    assert main(prune) == 0
+    assert "1 stay: a running job uses them" in capsys.readouterr().out
+    assert (folder / "model").read_bytes() == b"weights"
+    running.communicate()
+    assert main(prune) == 0
+    assert cache.kept() == []

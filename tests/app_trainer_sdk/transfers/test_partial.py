@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from app_trainer_sdk.transfers import partial as module
 from app_trainer_sdk.transfers.claims import claim
 from app_trainer_sdk.transfers.faults import Abandoned
+from app_trainer_sdk.transfers.owner import EXPIRES_SECONDS
 from app_trainer_sdk.transfers.partial import Lost, Partial, State, part_lengths
 from app_trainer_sdk.transfers.pauses import RealClock
 
 DEAD = "0123456789ab-1-1-1-00000000"
 
 
-def take(folder: Path, *, ready: bool = False, looks: int = 0) -> Partial | None:
+def take(folder: Path, *, ready: bool = False, looks: int = 0, waiting: Any = lambda: None) -> Partial | None:
     def check() -> None:
         nonlocal looks
         looks -= 1
         if looks < 0:
             raise InterruptedError
 
-    return claim(folder, "key", ready=lambda: ready, check=check, clock=RealClock())
+    return claim(folder, "key", ready=lambda: ready, check=check, clock=RealClock(), waiting=waiting)
 
 
 def owned(folder: Path) -> Partial:
@@ -56,6 +59,25 @@ def test_a_dead_owners_file_is_adopted(tmp_path: Path):
     (tmp_path / f"key.{DEAD}" / "heartbeat").unlink()
 
     assert owned(tmp_path).load() == State(4, 2, [0, 2])
+
+
+ELSEWHERE = "ffffffffffff-1-1-1-00000000"
+
+
+def test_an_owner_that_cannot_be_looked_up_is_waited_for_while_it_beats(tmp_path: Path):
+    """One of another container: told each time, and left when somebody wants to stop, until it expires."""
+    theirs, told = tmp_path / f"key.{ELSEWHERE}", []
+    theirs.mkdir()
+    beat = theirs / "heartbeat"
+    beat.touch()
+    with pytest.raises(InterruptedError):
+        take(tmp_path, looks=2, waiting=lambda: told.append(1))
+    assert len(told) == 2
+    at = beat.stat().st_mtime - EXPIRES_SECONDS
+    os.utime(beat, (at, at))
+
+    assert owned(tmp_path).data.parent != theirs
+    assert len(told) == 2
 
 
 def test_many_threads_that_claim_take_turns(tmp_path: Path):

@@ -54,6 +54,14 @@ def test_the_line_and_the_row():
     ]  # fmt: skip
 
 
+def test_a_wait_is_told():
+    """What does not move says why, so that nobody takes it for a fault."""
+    told = Told()
+    Meter("weights base", total=10, told=told, now=lambda: 0.0).show("waiting for the process that fetches f")
+
+    assert told.texts == [("weights base: 0 B of 10 B  waiting for the process that fetches f", 0, 10)]
+
+
 def test_sizes_are_shown_as_networks_are_sold():
     """Decimal units."""
     assert [size_text(each) for each in (0, 999, 1000, 3_400_000, 12e9, 5e12)] == [

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +16,7 @@ from lying_server import LyingServer, body_of, tools
 from app_trainer_sdk.errors import DiskFull, InputMissing, StopRequested
 from app_trainer_sdk.transfers.cache import Cache
 from app_trainer_sdk.transfers.progress import Nobody
-from app_trainer_sdk.transfers.sets import cache_place, fetch_files, small_files
+from app_trainer_sdk.transfers.sets import cache_place, fetch_files
 from app_trainer_sdk.transfers.wanted import Wanted
 
 
@@ -123,8 +125,29 @@ def test_a_wish_to_stop_among_small_files(tmp_path: Path, serve_body: Any):
     assert get([server.wanted()], Cache(tmp_path))["file"].read_bytes() == server.body
 
 
-def test_what_a_plan_needs_is_small():
-    """Configuration and tokenizer, and not the weights."""
-    files = [Wanted("config.json", (), 700), Wanted("model.safetensors", (), 1 << 30), Wanted("unknown", ())]
+def test_a_disk_that_fills_midway_leaves_other_jobs_alone(
+    tmp_path: Path, serve_body: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """A13 row 7: 73; what came is kept, and no file of another set was touched."""
+    cache, write, came = Cache(tmp_path), os.pwrite, []
+    theirs, mine = serve_body(body_of(1000)), serve_body(body_of(500_000, seed=1))
+    there = get([theirs.wanted()], cache)["file"]
+    folder = cache.write_set("theirs", "title", {"model": there.name})
 
-    assert [each.path for each in small_files(files)] == ["config.json"]
+    def full(descriptor: int, data: Any, offset: int) -> int:
+        came.append(len(data))
+        if sum(came) > 250_000:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(descriptor, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(DiskFull, match="what came is kept") as caught:
+        get([mine.wanted()], cache)
+    monkeypatch.undo()
+    before = mine.sent
+
+    assert caught.value.code == 73
+    assert cache.read_set("theirs") == folder
+    assert [(each.sha256, cache.verify(each)) for each in cache.kept()] == [(there.name, True)]
+    assert get([mine.wanted()], cache)["file"].read_bytes() == mine.body
+    assert mine.sent - before < 0.6 * len(mine.body)

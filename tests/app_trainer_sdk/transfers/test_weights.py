@@ -13,7 +13,7 @@ import pytest
 from app_trainer_sdk import ModelRow, WeightSource
 from app_trainer_sdk.errors import DependencyUnavailable, InputMissing, StopRequested
 from app_trainer_sdk.job import read_job
-from app_trainer_sdk.transfers.weights import fetch_small_files, fetch_weights
+from app_trainer_sdk.transfers.weights import fetch_weights, weights_to_come
 
 BODY = bytes(range(256)) * 5000
 SHA256 = hashlib.sha256(BODY).hexdigest()
@@ -137,18 +137,37 @@ def test_weights_are_a_folder_of_files_with_mirrors(tmp_path: Path):
 
 
 def test_small_files_come_first(tmp_path: Path):
-    """A plan can be made of them; the weights themselves come later, and the small ones do not come twice."""
-    large, small = lying_server.LyingServer(bytes(9 << 20)), lying_server.LyingServer(b"{}")
+    """A set whose configuration is not to be had costs no byte of its weights."""
+    large, small = lying_server.LyingServer(bytes(9 << 20)), lying_server.LyingServer(b"{}", always="refused")
     try:
-        found = fetch_small_files(files_of(large, small), row(), tmp_path, free)
-        before = large.sent, small.sent
+        with pytest.raises(InputMissing):
+            fetch_weights(files_of(large, small), row(), tmp_path, free)
+        before, small.always = large.sent, ""
         paths, _ = fetch_weights(files_of(large, small), row(), tmp_path, free)
     finally:
         large.end()
         small.end()
 
-    assert {name: path.read_bytes() for name, path in found["base"].items()} == {"sub/1.bin": b"{}"}
-    assert before == (0, 2)
-    assert small.sent == 2
+    assert before == 0
     assert (paths["base"] / "sub" / "0.bin").stat().st_size == 9 << 20
-    assert fetch_small_files(job(weights={"base": str(tmp_path)}), row(), tmp_path, free) == {}
+
+
+def test_what_is_still_to_come_is_told_without_asking(tmp_path: Path):
+    """Files that the cache has count no more, and of those in the making what is missing."""
+    one, two = lying_server.LyingServer(BODY), lying_server.LyingServer(b"two")
+    try:
+        asked, small = files_of(one, two), files_of(two)
+        assert weights_to_come(asked, row(), tmp_path) == len(BODY) + 3
+        assert one.requests == two.requests == []
+        fetch_weights(small, row(), tmp_path, free)
+    finally:
+        one.end()
+        two.end()
+    began = tmp_path / "partial" / f"{SHA256}.somebody" / "data"
+    began.parent.mkdir()
+    began.write_bytes(BODY[: 1 << 16])
+
+    assert weights_to_come(asked, row(), tmp_path) == len(BODY) - (1 << 16)
+    assert weights_to_come(job(), row(hub="a/b", size_bytes=10**6), tmp_path) == 10**6 - (1 << 16)
+    assert weights_to_come(job(weights={"base": str(tmp_path)}), row(), tmp_path) == 0
+    assert weights_to_come(job(), row(hub="a/b", package="pytest", size_bytes=10**6), tmp_path) == 0
