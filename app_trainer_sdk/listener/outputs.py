@@ -139,6 +139,9 @@ class Outputs:
             return 404, {"error": "no such upload"}
         job_id = facts.pop("job_id")
         if not any(_same(facts, row) for row in self._rows(job_id)):
+            there = sum(size for size, _ in self.store.stored_parts(asked["upload_id"]).values())
+            if there != facts["size"]:  # what is there stays
+                return 200, {"state": "refused", "reason": f"{there} bytes of {facts['size']}"}
             self.store.compose(asked["upload_id"], _key(job_id, facts))
             place = self.store.place(_key(job_id, facts))
             size = place.stat().st_size

@@ -97,8 +97,8 @@ class CheckpointUploads:
 
     def finish(self, go_on: Callable[[], bool]) -> bool:
         """Send the newest as fast as can be, while ``go_on()``; whether nothing is left."""
-        self._sender.tools.throttle.lift()
         with self._changed:
+            self._sender = self._sender.in_a_hurry()
             self._hurry = True
         while go_on():
             with self._changed:

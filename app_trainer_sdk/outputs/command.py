@@ -65,9 +65,11 @@ def _job(layout: JobDirectory, job_file: Path | None) -> Job:
         raise BadJob(
             "a job without a place to upload to", expected="outputs with grant_url or put", setting="--job"
         )
+    if job.callbacks is not None:
+        places.append(job.callbacks.url)
     if any(f"?{QUERY_DIGEST}=" in each for each in places if each):
         raise BadJob(
-            "the query of an upload URL is a secret and not kept on the disk", expected="the whole job",
+            "the query of a URL is a secret and not kept on the disk", expected="the whole job",
             setting="--job",
         )  # fmt: skip
     return job

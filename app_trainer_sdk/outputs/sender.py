@@ -79,6 +79,12 @@ class Sender:
         effort = replace(self.tools.effort, connections=1)
         return replace(self, tools=replace(self.tools, effort=effort, throttle=Throttle(rate)))
 
+    def in_a_hurry(self) -> Sender:
+        """The same again with all connections and as fast as can be, when nobody trains any more."""
+        self.tools.throttle.lift()
+        effort = replace(self.tools.effort, connections=Effort().connections)
+        return replace(self, tools=replace(self.tools, effort=effort))
+
     def patient_for(self, seconds: float) -> Sender:
         """The same, giving up sooner."""
         effort = replace(self.tools.effort, give_up_seconds=seconds)

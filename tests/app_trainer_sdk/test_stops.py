@@ -147,7 +147,7 @@ def test_a_deadline_that_is_none(monkeypatch: pytest.MonkeyPatch, name: str, tex
 
 @pytest.mark.parametrize(
     ("acts", "least", "most"),
-    [([], float("inf"), float("inf")), ([signal.SIGTERM], 8.5, 9.0), (["cancel"], 0, 0), (["fenced"], 0, 0)],
+    [([], float("inf"), float("inf")), ([signal.SIGTERM], 6.0, 9.0), (["cancel"], 0, 0), (["fenced"], 0, 0)],
 )
 def test_uploads_have_their_share_of_the_grace(acts: list[Any], least: float, most: float):
     """A6: 30 % of 30 s; without a wish as long as they take; nothing for a job that nobody wants."""
