@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from app_trainer_sdk.catalog import Floor, ModelRow, Requirements, WeightSource
     from app_trainer_sdk.contract import SupervisedTrainer, Trainer
     from app_trainer_sdk.errors import BadData, BadJob, InputMissing, TrainerError
+    from app_trainer_sdk.fetch_time import fetching
     from app_trainer_sdk.handle import Run
     from app_trainer_sdk.hyperparameters import Hyperparameters, setting
     from app_trainer_sdk.job import Job, load_job
@@ -39,6 +40,7 @@ _HOMES = {
     "catalog": ("Floor", "ModelRow", "Requirements", "WeightSource"),
     "contract": ("SupervisedTrainer", "Trainer"),
     "errors": ("BadData", "BadJob", "InputMissing", "TrainerError"),
+    "fetch_time": ("fetching",),
     "handle": ("Run",),
     "hyperparameters": ("Hyperparameters", "setting"),
     "job": ("Job", "load_job"),
@@ -55,6 +57,7 @@ __all__ = [  # noqa: RUF022 - one list, kept in _HOMES
     "BadData", "BadJob", "InputMissing", "TrainerError", "Run", "Hyperparameters", "setting", "Job",
     "load_job", "JSON", "Artifact", "Batch", "Dataset", "Examination", "Input", "LossTerms", "Modules",
     "Phase", "PhaseShapes", "Snapshot", "StepInfo", "Stream", "IterableStream", "StatefulStream",
+    "fetching",
 ]  # fmt: skip
 
 

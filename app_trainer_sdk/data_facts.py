@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from app_trainer_sdk.errors import BadData, BadJob, Problem
 from app_trainer_sdk.hyperparameters import Hyperparameters
 
-#: More processes than this rarely read faster, and each holds a copy of what it touches of the dataset.
-MOST_WORKERS = 4
-#: Containers begin with 64 MiB; a worker that finds no room dies of a bus error.
+#: Where no batch was measured. Containers begin with 64 MiB; a worker that finds no room dies of a bus error.
 LEAST_SHARED_BYTES = 1 << 30
 
 #: How a stream goes on after a stop, as the plan tells it.
@@ -36,6 +34,7 @@ class DataFacts:
         coupled_rows: whether rows see each other, so that a batch is never split.
         group_sizes: rows of each group, where they are known.
         stream: how the training data resumes when it is a stream; empty when it has rows.
+        prepared: whether phases make what is read, so that nothing is known of it before.
     """
 
     rows: int | None
@@ -44,6 +43,7 @@ class DataFacts:
     coupled_rows: bool = False
     group_sizes: Sequence[int] = ()
     stream: str = ""
+    prepared: bool = False
 
 
 def choose_sampling(data: DataFacts) -> tuple[str, str]:
@@ -57,27 +57,6 @@ def cores_of_a_rank(cores: int, why: str, ranks: int) -> tuple[int, str]:
     """Processors of one rank, at least 1, and why."""
     shared = f", shared by {ranks} ranks" if ranks > 1 else ""
     return max(1, cores // ranks), f"{why}{shared}".removeprefix(", ")
-
-
-def choose_workers(data: DataFacts, device: str, cores: int, shared_bytes: int) -> tuple[int, str]:
-    """What ``dataloader_workers`` becomes when nobody asks, and why.
-
-    Args:
-        data: what is known of it.
-        device: ``cpu`` or ``cuda``.
-        cores: processors of one rank.
-        shared_bytes: free for what processes share, through which workers hand batches over.
-    """
-    if data.stream:
-        return 0, "a stream is read in order, by the training process"
-    if device == "cpu":
-        return 0, "the processors train: reading beside them gains nothing"
-    if shared_bytes < LEAST_SHARED_BYTES:
-        return 0, f"{shared_bytes >> 20} MiB of shared memory, too little for workers to hand batches over"
-    workers = min(MOST_WORKERS, cores - 1)
-    if workers < 1:
-        return 0, "one processor for each rank, which the training process needs"
-    return workers, f"the device computes while {workers} of the rank's {cores} usable processors read"
 
 
 def refuse_impossible_order(settings: Hyperparameters, data: DataFacts, replicas: int) -> None:

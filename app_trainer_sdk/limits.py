@@ -141,6 +141,16 @@ def processors(*, affinity: int | None = None, proc: Path = PROC) -> Processors:
     return Processors(max(1, count), f"{count} processors by affinity, and no smaller quota")
 
 
+def private_memory(proc: Path = PROC) -> int:
+    """Bytes that only this process holds: of a forked one, what is not its parent's any more; 0 if not told."""
+    total = 0
+    for line in _lines(proc / "self" / "smaps_rollup"):
+        name, _, value = line.partition(":")
+        if name in ("Private_Clean", "Private_Dirty"):
+            total += int(value.split()[0]) * 1024
+    return total
+
+
 def shared_memory(folder: Path = SHARED) -> int:
     """Bytes free for what processes share, such as loader workers' batches; 0 without such a folder."""
     try:

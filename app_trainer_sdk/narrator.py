@@ -80,7 +80,10 @@ class Narrator:
         step, total = facts["step"], facts["total"]
         fraction = min(step / total, MOST_FRACTION)
         progress = {"fraction": fraction, "step": step, "total": total, "eta_s": facts["eta_seconds"]}
-        performance = {"step_s": facts["seconds"], "data_wait_s": facts["data_seconds"]}
+        performance = {
+            "step_s": facts["seconds"], "data_wait_s": facts["data_seconds"],
+            "data_wait_frac": facts.get("data_wait_share"),
+        }  # fmt: skip
         self._unheard.heard(self._sink.acknowledged())
         spreads, nonfinite = self._unheard.total()
         event = self._events.add(

@@ -30,6 +30,7 @@ class DeviceFacts:
         memory_bytes: the card's memory, or 0 on the CPU.
         kernels: the instruction set torch's CPU kernels use.
         shared_memory_bytes: free for what processes share.
+        host_memory_bytes: of the host's memory, what this machine's ranks may use; 0 when unknown.
         eight_bit_problem: why a step of 8-bit AdamW does not work here; empty when it does or nobody tried.
     """
 
@@ -42,6 +43,7 @@ class DeviceFacts:
     eight_bit_problem: str = ""
     cores_why: str = ""
     shared_memory_bytes: int = 0
+    host_memory_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,8 @@ class Plan:
 
     ``settings`` holds each knob, ``changed`` what resumes were allowed to change (field, saved, now, step),
     ``stream`` how the training data resumes when it is a stream, ``fit`` for which card memory was planned and
-    what was considered (:func:`~app_trainer_sdk.planning.fit.fit_to_cards`); the rest is arithmetic people ask
-    for.
+    what was considered (:func:`~app_trainer_sdk.planning.fit.fit_to_cards`), ``reading`` what reading was
+    measured to take; the rest is arithmetic people ask for.
     """
 
     trainer: str
@@ -82,6 +84,7 @@ class Plan:
     stream: str = ""
     threads_why: str = ""
     fit: Mapping[str, Any] = field(default_factory=dict)
+    reading: Mapping[str, Any] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
         """The plan as JSON."""

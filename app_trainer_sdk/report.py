@@ -11,15 +11,18 @@ from typing import Any
 
 from app_trainer_sdk.changes import change_lines
 from app_trainer_sdk.console import halved_text, seconds_text
+from app_trainer_sdk.data_wait import data_wait
 from app_trainer_sdk.files import read_lines, write_atomic
 from app_trainer_sdk.paths import JobDirectory
 
 MIB = 1 << 20
+#: Seconds below which a part of the time is left out.
+LEAST_TOLD = 0.05
 
 
 def write_report(layout: JobDirectory, result: Mapping[str, Any]) -> None:
     """Write ``report.md`` beside ``result.json``."""
-    sections = [_head, _changes, _training, _optimizer, _evaluations, _memory, _outputs, _comparison]
+    sections = [_head, _changes, _training, _time, _optimizer, _evaluations, _memory, _outputs, _comparison]
     lines = [line for section in sections for line in section(layout, result)]
     write_atomic(layout.report, ("\n".join(lines).rstrip() + "\n").encode())
 
@@ -54,15 +57,12 @@ def _training(layout: JobDirectory, result: Mapping[str, Any]) -> Iterator[str]:
     made = [line for line in lines if line["applied"]]
     if not made:
         return
-    seconds = sum(line["seconds"] for line in lines)
-    waited = sum(line["data_seconds"] for line in lines)
     yield "## Training"
     yield ""
     yield f"* updates: {made[-1]['step']}, loss {_number(made[0]['loss'])} → {_number(made[-1]['loss'])}"
     examples, units = (sum(line[name] for line in made) for name in ("examples", "units"))
     yield f"* examples: {examples:,}, units: {units:,.0f}"
-    share = 100 * waited / max(seconds, 1e-9)
-    yield f"* time in updates: {seconds_text(seconds)}, waiting for data {share:.1f} %"
+    yield from _waiting(lines)
     if result.get("compiled_graphs"):
         yield f"* graphs compiled in this attempt: {result['compiled_graphs']}"
     stream = result.get("stream") or {}
@@ -75,6 +75,34 @@ def _training(layout: JobDirectory, result: Mapping[str, Any]) -> Iterator[str]:
         if not line["applied"]:
             names = ", ".join(line.get("nonfinite", []))
             yield f"* not applied after update {line['step']}: {line.get('why', '')} {names}".rstrip()
+    yield ""
+
+
+def _waiting(lines: list[Any]) -> Iterator[str]:
+    wait = data_wait(lines)
+    assert wait is not None
+    share = f"{100 * wait['share']:.1f} %"
+    yield f"* time in updates: {seconds_text(wait['seconds'])}, waiting for data {share}"
+    parts = wait.get("parts", {})
+    told = [f"{name} {seconds:.1f} s" for name, seconds in parts.items() if seconds >= LEAST_TOLD]
+    if told:
+        yield f"* of that wait: {', '.join(told)}; most is {wait['most']}"
+
+
+def _time(layout: JobDirectory, result: Mapping[str, Any]) -> Iterator[str]:
+    split = result.get("time_split")
+    if not split:
+        return
+    wall = split["wall_seconds"]
+    yield "## Time"
+    yield ""
+    yield f"This start took {seconds_text(wall)}:"
+    yield ""
+    yield "| activity | seconds | share |"
+    yield "|---|---|---|"
+    for name, seconds in split["seconds"].items():
+        if seconds >= LEAST_TOLD:
+            yield f"| {name} | {seconds:.1f} | {100 * seconds / max(wall, 1e-9):.1f} % |"
     yield ""
 
 

@@ -49,6 +49,7 @@ from app_trainer_sdk.registry import find_trainer
 from app_trainer_sdk.report import write_report
 from app_trainer_sdk.start import START, Start
 from app_trainer_sdk.stops import Stops
+from app_trainer_sdk.time_split import Stopwatch, time_split
 from app_trainer_sdk.transfers.space import same_disk
 from app_trainer_sdk.transfers.weights import fetch_weights
 from app_trainer_sdk.trust.formats import refuse_untrusted
@@ -180,6 +181,7 @@ class Supervisor:
         self._foresight = foresight
         self._proc = proc
         self._made = made  # by an earlier attempt: only the upload is left
+        self._activities = Stopwatch()
         self._ranks: Ranks | None = None
         self._watch: Watch | None = None
 
@@ -223,10 +225,14 @@ class Supervisor:
             self._narrator.say("job.accepted", status="running", sdk=__version__)
             if self._made is not None:
                 self._narrator.step = self._made.get("step")
-                return self._handover.finish(outcome_document(ExitCode.SUCCEEDED, **self._made))
+                with self._activities.on("upload"):
+                    return self._handover.finish(outcome_document(ExitCode.SUCCEEDED, **self._made))
             self._look_at_machine()
             self._prepare_start()
-            return self._handover.finish(self._supervise())
+            with self._activities.on("ranks"):
+                outcome = self._supervise()
+            with self._activities.on("upload"):
+                return self._handover.finish(outcome)
         except (Exception, StopRequested) as error:  # noqa: BLE001 - the end is told whatever it is
             self._handover.drop()
             failure = describe_failure(error, phase=self._narrator.phase, step=self._narrator.step)
@@ -259,15 +265,20 @@ class Supervisor:
         (self._folder / START).unlink(missing_ok=True)  # of an earlier start: other nodes wait for this one's
         check = self._stops.check
         with self._stops.interruptible():  # a silent server must not use up the grace
-            fetch_resume(self._job, self._layout, check, told=self._narrator)
-            foreseen = self._foresee(trainer)
+            with self._activities.on("download"):
+                fetch_resume(self._job, self._layout, check, told=self._narrator)
+            with self._activities.on("start"):
+                foreseen = self._foresee(trainer)
             reserve = room_for_checkpoints(foreseen.get("fit", {}), settings.checkpoints_kept)
-            inputs = fetch_inputs(self._job, self._layout.inputs, check, told=self._narrator, reserve=reserve)
-            reserve = reserve if same_disk(cache, self._layout.root) else 0
-            weights, identities = fetch_weights(
-                self._job, row, cache, check, told=self._narrator, reserve=reserve
-            )
-            refuse_untrusted(weights, self._job.allowed)
+            with self._activities.on("download"):
+                inputs = fetch_inputs(
+                    self._job, self._layout.inputs, check, told=self._narrator, reserve=reserve
+                )
+                reserve = reserve if same_disk(cache, self._layout.root) else 0
+                weights, identities = fetch_weights(
+                    self._job, row, cache, check, told=self._narrator, reserve=reserve
+                )
+                refuse_untrusted(weights, self._job.allowed)
         start = Start(
             directory=str(self._layout.root), attempt=self._attempt, cache=str(cache),
             job=without_secrets(self._job.document()),
@@ -399,8 +410,11 @@ class Supervisor:
     def _result(self, outcome: Mapping[str, Any]) -> dict[str, Any]:
         head = {"schema": RESULT_SCHEMA, "job_id": self._job.identifier(), "attempt": self._attempt}
         changed = self._narrator.changed
-        told = {} if changed is None else {"changed": changed}
-        result: dict[str, Any] = redacted({**head, "sdk": __version__, **told, **outcome})
+        told: dict[str, Any] = {} if changed is None else {"changed": changed}
+        own, of_rank = self._activities.seconds(), outcome.get("activities") or {}
+        split = time_split(own, own.pop("ranks", 0.0), of_rank)
+        ending = {name: value for name, value in outcome.items() if name != "activities"}
+        result: dict[str, Any] = redacted({**head, "sdk": __version__, **told, **ending, "time_split": split})
         return result
 
     def _keep_result(self, result: Mapping[str, Any]) -> Exception | None:

@@ -225,6 +225,8 @@ class StepInfo:
         units: units of the whole global batch.
         examples: examples of the whole global batch.
         data_seconds: seconds the update waited for data.
+        data_parts: those by what was waited for, and ``transfer``, the seconds of handing tensors to the
+            device; empty where nobody tells them apart.
         ids_digest: digest of the item ids, in order.
         applied: False when the update was skipped (non-finite, or no unit).
         why: why it was skipped.
@@ -239,6 +241,7 @@ class StepInfo:
     units: float = 0.0
     examples: int = 0
     data_seconds: float = 0.0
+    data_parts: Mapping[str, float] = field(default_factory=dict)
     ids_digest: str = ""
     applied: bool = True
     why: str = ""

@@ -50,6 +50,7 @@ class Measured:
         update_seconds: of an update on the data.
         updates: those that the run would have made.
         compile_times: what compiling takes and gives; None when that was not measured.
+        data_seconds: of ``update_seconds``, waiting for data.
     """
 
     source: str
@@ -62,6 +63,7 @@ class Measured:
     update_seconds: float
     updates: int
     compile_times: Mapping[str, float] | None = None
+    data_seconds: float = 0.0
 
     @classmethod
     def of(cls, document: Mapping[str, Any], source: str) -> Self:
@@ -75,7 +77,9 @@ class Measured:
             measured_bytes=predicted["measured_bytes"] if known else None,
             predicted_bytes=predicted["rehearsed_bytes"] if known else 0,
             rounding_bytes=predicted["rounding_bytes"] if known else 0,
-            update_seconds=document["updates"]["seconds"], updates=document["run"]["updates"],
+            update_seconds=document["updates"]["seconds"],
+            data_seconds=document["updates"].get("data_seconds", 0.0),
+            updates=document["run"]["updates"],
             compile_times={name: compiled[name] for name in times} if times[0] in compiled else None,
         )  # fmt: skip
 
@@ -130,6 +134,19 @@ class Measured:
             self.update_seconds * scale,
             f"measured by {where}, times a declared {scale:.2f} for the settings",
         )
+
+    def computing(
+        self, kind: str, name: str, settings: Hyperparameters, replicas: int
+    ) -> tuple[float, str] | None:
+        """Seconds of an update without its wait for data, and who measured them; None elsewhere.
+
+        On a card a part of the wait lies beside computing, so an update computes at least so long.
+        """
+        here = self.device["kind"] == kind and _number_in(self.device["name"]) == _number_in(name)
+        if not here or replicas != self.replicas or self.differing(settings):
+            return None
+        seconds = max(0.0, self.update_seconds - self.data_seconds)
+        return seconds, f"measured by the pilot on {self.device['name']}"
 
     def length(self, settings: Hyperparameters) -> int | None:
         """Updates of a run with this pilot's data; None where another length is asked for."""

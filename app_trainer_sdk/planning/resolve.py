@@ -12,7 +12,6 @@ from typing import Any
 from app_trainer_sdk.data_facts import (
     DataFacts,
     choose_sampling,
-    choose_workers,
     cores_of_a_rank,
     groups_of_batches,
     refuse_impossible_order,
@@ -21,6 +20,7 @@ from app_trainer_sdk.errors import BadData, BadJob, HardwareUnfit, Problem
 from app_trainer_sdk.hyperparameters import Hyperparameters, batch_equation
 from app_trainer_sdk.plan import DeviceFacts, Effective, Plan
 from app_trainer_sdk.planning.batch import split_update
+from app_trainer_sdk.planning.workers import choose_workers
 from app_trainer_sdk.tradeoffs import CompileTimes, choose_compile, choose_eight_bit, trained_parameters
 from app_trainer_sdk.values import JSON
 from app_trainer_sdk.windows import examples_seen, group_window_sizes, updates_per_epoch
@@ -159,7 +159,7 @@ def _reading(
     cores, _ = cores_of_a_rank(device.cores, "", replicas)
     choices: dict[str, tuple[JSON, str]] = {
         "sampling": choose_sampling(data),
-        "dataloader_workers": choose_workers(data, device.kind, cores, device.shared_memory_bytes),
+        "dataloader_workers": choose_workers(data, device, cores=cores),
     }
     return {name: _choose(settings, name, *choice) for name, choice in choices.items()}
 

@@ -52,10 +52,13 @@ class Spread(_Part):
 
 
 class Performance(_Part):
-    """Of the last update."""
+    """Of the last update, and of all that this start made."""
 
     step_s: Seconds | None = None
     data_wait_s: Seconds | None = None
+    data_wait_frac: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        None, description="Share of the time of this start's updates that waited for data."
+    )
 
 
 class Failure(_Part):

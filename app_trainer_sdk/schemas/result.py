@@ -39,6 +39,15 @@ class Stop(BaseModel):
     share_of_grace: dict[str, float]
 
 
+class TimeSplit(BaseModel):
+    """Where this start's time went; every second belongs to one activity."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    wall_seconds: Seconds
+    seconds: dict[str, float] = Field(description="By activity; they add up to the wall time.")
+
+
 class Result(BaseModel):
     """How an attempt ended."""
 
@@ -55,6 +64,10 @@ class Result(BaseModel):
     step: Count | None = None
     outputs: list[Output] | None = None
     timings: dict[str, Seconds] | None = Field(None, description="By phase, in seconds.")
+    time_split: TimeSplit | None = None
+    data_wait: dict[str, JsonValue] | None = Field(
+        None, description="Of all updates: seconds waited for data, their share, and by part of the way."
+    )
     changed: list[dict[str, JsonValue]] | None = Field(None, description="What resumes were allowed to change.")
     stored: dict[str, Count] | None = Field(
         None, description="Bytes that were uploaded and confirmed: of artifacts, checkpoints and records."

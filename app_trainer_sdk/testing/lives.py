@@ -16,7 +16,7 @@ from app_trainer_sdk.testing.subject import Subject
 from app_trainer_sdk.testing.verdict import BrokenPromise, NotApplicable
 
 #: Fields that tell time, the only ones in which two runs of one job may differ.
-TIME_FIELDS = ("seconds", "data_seconds")
+TIME_FIELDS = ("seconds", "data_seconds", "data_parts")
 LATE_PHASES = ("export", "replay")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from app_trainer_sdk.errors import HardwareUnfit
-from app_trainer_sdk.limits import processors, shared_memory
+from app_trainer_sdk.limits import host_memory, processors, shared_memory
 from app_trainer_sdk.plan import DeviceFacts
 
 DTYPES = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -60,6 +60,7 @@ def device_facts(device: torch.device) -> DeviceFacts:
     usable = processors()
     host: dict[str, Any] = {
         "cores": usable.count, "cores_why": usable.why, "shared_memory_bytes": shared_memory(),
+        "host_memory_bytes": host_memory().usable_bytes,
         "kernels": torch.backends.cpu.get_cpu_capability(),
     }  # fmt: skip
     if device.type == "cpu":

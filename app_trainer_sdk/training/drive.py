@@ -21,6 +21,7 @@ from app_trainer_sdk.errors import BadJob, Diverged, InternalError, StopRequeste
 from app_trainer_sdk.handle import Run
 from app_trainer_sdk.paths import JobDirectory
 from app_trainer_sdk.plan import Plan
+from app_trainer_sdk.time_split import timed
 from app_trainer_sdk.training.checkpoint import CheckpointStore, copied
 from app_trainer_sdk.training.evaluations import Evaluations, end_iterator
 from app_trainer_sdk.training.interrupts import interruptible
@@ -66,6 +67,7 @@ class Drive:
         self._said = 0.0
         self._paced: tuple[float, int] | None = None
         self._last_seconds = 0.0
+        self._made_seconds = self._waited_seconds = 0.0
         self._saver = Saver()
         self._evaluations = Evaluations(trainer, run, desk)
 
@@ -87,12 +89,15 @@ class Drive:
         del saved  # the state has its own copy; this one would double the memory of a run
         self._metrics = MetricsWriter(self._desk.layout.metrics, clock=self._desk.clock)
         try:
-            self._iterate(state)
-            self._saver.finish(self._desk.token.check)
+            with timed("compute"):
+                self._iterate(state)
+            with timed("checkpoint"):
+                self._saver.finish(self._desk.token.check)
         except StopRequested as stop:
             if stop.checkpoint:
                 self._desk.token.begin_saving()
-                self._saver.finish(self._desk.token.check)
+                with timed("checkpoint"):
+                    self._saver.finish(self._desk.token.check)
             raise
         except Exception:
             # A checkpoint on its way is of an earlier update: good, or the first sign of what is wrong.
@@ -104,7 +109,7 @@ class Drive:
     def _begin(self, saved: Snapshot | None) -> Any:
         """The trainer's state. After an allowed change, a checkpoint that does not fit is the job's fault."""
         try:
-            with interruptible():
+            with timed("load"), interruptible():
                 return self._trainer.begin(self._run, saved)
         except InternalError as error:
             if saved is None or not self._desk.plan.changed:
@@ -127,6 +132,8 @@ class Drive:
                 now = self._desk.clock()
                 self._last_seconds = now - before
                 self._metrics.add(info, self._last_seconds)
+                self._made_seconds += self._last_seconds
+                self._waited_seconds += info.data_seconds + info.data_parts.get("transfer", 0.0)
                 for variant in info.recovered:
                     self._desk.channel.say("recovered", step=info.step, **variant)
                 before = now
@@ -154,7 +161,8 @@ class Drive:
             self._evaluations.add()
         if not self._evaluations.pending:
             return
-        self._evaluations.look(state, self._step)
+        with timed("evaluation"):
+            self._evaluations.look(state, self._step)
         if resumed:
             self._evaluations.end_early(state, self._step)
             if self._must_save(self._step):
@@ -165,7 +173,8 @@ class Drive:
         last = self._desk.plan.updates
         if is_due(step, self._every("evaluate_every"), last):
             self._evaluations.add(last=step == last)
-            self._evaluations.look(state, step)
+            with timed("evaluation"):
+                self._evaluations.look(state, step)
             self._evaluations.end_early(state, step)
         if self._must_save(step):
             self._save(state)
@@ -195,6 +204,12 @@ class Drive:
         if not self._desk.saves:
             self._saved_step = self._step
             return
+        with timed("checkpoint"):
+            self._hand_to_saver(state)
+        self._saved_step = self._step
+
+    def _hand_to_saver(self, state: Any) -> None:
+        """Copy the state, and let it be written while training goes on."""
         assert self._run.device is not None
         self._metrics.flush(sync=True)
         taken = self._trainer.snapshot(state)
@@ -203,7 +218,6 @@ class Drive:
         values = {**taken.values, RANDOM: random_values, "driver": self._driver_values()}
         snapshot = copied(Snapshot({**taken.tensors, **named}, values))
         self._saver.start(functools.partial(self._write, self._step, snapshot, self._evaluations.best.step))
-        self._saved_step = self._step
 
     def _write(self, step: int, snapshot: Snapshot, best: int | None) -> None:
         """Write one checkpoint, in the saver's thread; afterwards older ones may go."""
@@ -258,6 +272,7 @@ class Drive:
             metrics={name: latest.get(name) for name in ("loss", "learning_rate", "gradient_norm")},
             spreads=spreads, nonfinite=nonfinite, seconds=latest.get("seconds"),
             data_seconds=latest.get("data_seconds"),
+            data_wait_share=min(1.0, self._waited_seconds / max(self._made_seconds, 1e-9)),
         )  # fmt: skip
 
     def _pace(self, now: float) -> tuple[float, float | None]:

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import DataLoader
 
+from app_trainer_sdk.data_wait import ReadTimes, split_wait
 from app_trainer_sdk.descendants import die_with_parent
+from app_trainer_sdk.fetch_time import take_fetch_seconds
+from app_trainer_sdk.time_split import timed
 from app_trainer_sdk.training.interrupts import interruptible
 from app_trainer_sdk.training.order import Order, Window, cut
 from app_trainer_sdk.training.randomness import Random, derive_seed, global_seeds
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
     from app_trainer_sdk.training.stream_feed import Place
 
 
+#: Batches that each worker reads ahead.
+PREFETCHED = 2
 #: What a loader is asked for: the epoch and the row numbers of one microbatch. Where an epoch may have a row
 #: twice, also the first one's place in the order, so that each time the row is drawn it is augmented anew.
 Request = tuple[int, tuple[int, ...]] | tuple[int, tuple[int, ...], int]
@@ -65,6 +70,7 @@ class LoadedWindow:
         count: microbatches of the window over all ranks.
         seconds: time the training thread waited for it.
         place: where a stream stands after it; None for rows.
+        parts: ``seconds`` by what was waited for, as :func:`~app_trainer_sdk.data_wait.split_wait` tells it.
     """
 
     window: Window
@@ -72,6 +78,7 @@ class LoadedWindow:
     count: int
     seconds: float
     place: Place | None = None
+    parts: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def units(self) -> float:
@@ -100,18 +107,45 @@ class Rows:
         self.uses_global_random = bool(getattr(dataset, "uses_global_random", False))
 
     def __getitem__(self, request: Request) -> Batch:
+        return self.trainer.collate(self.run, self.items(request))
+
+    def items(self, request: Request) -> list[Any]:
+        """The rows of a request, each with the randomness of its position."""
         epoch, indices, *first = request
         item = self._seeded_item if self.uses_global_random else self.dataset.item
         if first:
             draws = enumerate(indices, start=first[0])
-            items = [item(index, Random(self.seed, "item", epoch, index, draw)) for draw, index in draws]
-        else:
-            items = [item(index, Random(self.seed, "item", epoch, index)) for index in indices]
-        return self.trainer.collate(self.run, items)
+            return [item(index, Random(self.seed, "item", epoch, index, draw)) for draw, index in draws]
+        return [item(index, Random(self.seed, "item", epoch, index)) for index in indices]
 
     def _seeded_item(self, index: int, random: Random) -> Any:
         with global_seeds(random.seed):
             return self.dataset.item(index, random)
+
+
+class TimedRows:
+    """Rows with how long reading took, wherever it is done: what a loader asks."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+
+    def __getitem__(self, request: Request) -> tuple[Batch, ReadTimes]:
+        return timed_batch(
+            lambda: self.rows.items(request), lambda items: self.rows.trainer.collate(self.rows.run, items)
+        )
+
+
+def timed_batch(
+    read: Callable[[], list[Any]], collate: Callable[[list[Any]], Batch]
+) -> tuple[Batch, ReadTimes]:
+    """A batch, and what reading and collating took."""
+    take_fetch_seconds()  # of something else
+    started = time.perf_counter()
+    items = read()
+    between = time.perf_counter()
+    fetch = min(take_fetch_seconds(), between - started)
+    batch = collate(items)
+    return batch, ReadTimes(fetch, between - started - fetch, time.perf_counter() - between)
 
 
 class Feed:
@@ -147,12 +181,11 @@ class Feed:
                 started = time.perf_counter()
                 window = self.order.window(position)
                 pieces = self._cut(window)
-                with interruptible(really=self.ranks == 1):  # an item may take long, or never come
-                    microbatches = [
-                        Microbatch(next(batches), number, start, end - start)
-                        for number, (start, end) in self._share(pieces)
-                    ]
-                yield LoadedWindow(window, microbatches, len(pieces), time.perf_counter() - started)
+                share = self._share(pieces)
+                # An item may take long, or never come.
+                with timed("data_wait"), interruptible(really=self.ranks == 1):
+                    read: list[tuple[Batch, ReadTimes]] = [next(batches) for _ in share]
+                yield loaded_window(window, share, len(pieces), read, time.perf_counter() - started)
                 position = window.after
         finally:
             batches.close()
@@ -178,24 +211,39 @@ class Feed:
 
     def _read(self) -> Any:
         if not self.workers:
-            return (self.rows[request] for request in self._requests())
+            rows = TimedRows(self.rows)
+            return (rows[request] for request in self._requests())
         return self._read_with_workers()
 
-    def _read_with_workers(self) -> Iterator[Batch]:
+    def _read_with_workers(self) -> Iterator[tuple[Batch, ReadTimes]]:
         # A generator of its own: making a DataLoader iterator draws from torch's global one otherwise.
         generator = torch.Generator().manual_seed(derive_seed(self.rows.seed, "workers"))
-        rows: Any = self.rows  # indexed by requests, which torch's annotations do not foresee
+        rows: Any = TimedRows(self.rows)  # indexed by requests, which torch's annotations do not foresee
         # Forked, whatever this Python's default is: a dataset and a run need not be picklable.
-        loader: DataLoader[Batch] = DataLoader(
+        loader: DataLoader[tuple[Batch, ReadTimes]] = DataLoader(
             rows, batch_size=None, sampler=_Requests(self._requests), num_workers=self.workers,
-            generator=generator, multiprocessing_context="fork", worker_init_fn=_start_worker,
-            collate_fn=_as_it_is, prefetch_factor=2,
+            generator=generator, multiprocessing_context="fork", worker_init_fn=start_worker,
+            collate_fn=_as_it_is, prefetch_factor=PREFETCHED,
         )  # fmt: skip
         batches = iter(loader)
         try:
             yield from batches
         finally:
             del batches  # ends the workers
+
+
+def loaded_window(
+    window: Window, share: list[tuple[int, tuple[int, int]]], count: int,
+    read: Sequence[tuple[Batch, ReadTimes]], seconds: float, before: ReadTimes = ReadTimes(),  # noqa: B008
+    place: Place | None = None,
+) -> LoadedWindow:  # fmt: skip
+    """A window of what was read for this rank's share of its ``count`` microbatches, after ``before``."""
+    microbatches = [
+        Microbatch(batch, number, start, end - start)
+        for (number, (start, end)), (batch, _) in zip(share, read, strict=True)
+    ]
+    parts = split_wait(seconds, ReadTimes.total([before, *(times for _, times in read)]))
+    return LoadedWindow(window, microbatches, count, seconds, place, parts)
 
 
 def cut_window(trainer: SupervisedTrainer, rows: int, microbatch: int) -> list[tuple[int, int]]:
@@ -229,7 +277,7 @@ def _as_it_is(value: Any) -> Any:
     return value
 
 
-def _start_worker(_: int) -> None:
+def start_worker(_: int) -> None:
     """A worker dies with the rank, leaves Ctrl-C to the supervisor and computes on one thread."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -54,6 +54,8 @@ class MetricsWriter:
             "examples": info.examples, "seconds": seconds, "data_seconds": info.data_seconds,
             "ids": info.ids_digest, "applied": info.applied,
         }  # fmt: skip
+        if info.data_parts:
+            line["data_parts"] = {name: round(value, 6) for name, value in info.data_parts.items()}
         if info.why:
             line["why"] = info.why
         if info.recovered:

@@ -90,7 +90,7 @@ def open_job(
 
 def settle_plan(
     opened: Opened, start: Start, store: CheckpointStore, *,
-    probe: Callable[[torch.device], str] = eight_bit_problem,
+    probe: Callable[[torch.device], str] = eight_bit_problem, writes: bool = True,
 ) -> tuple[Plan, Checkpoint | None]:  # fmt: skip
     """The plan: the saved one when there is one, else resolved now and saved.
 
@@ -101,6 +101,7 @@ def settle_plan(
         start: this start of it.
         store: its checkpoints.
         probe: tells why 8-bit AdamW does not work on a device; asked only when the plan wants it.
+        writes: whether the plan is written; of several ranks by one alone.
 
     Raises:
         BadJob: a checkpoint exists and this start would not continue it exactly; all differences are told. Or
@@ -118,11 +119,29 @@ def settle_plan(
     plan = fresh
     if checkpoint is not None and saved is not None:
         plan = _continued(opened, start, checkpoint, saved, fresh)
-    if _kept(layout.plan, Plan.from_document) != plan:
-        write_json(layout.plan, plan.document())
-    if _kept(layout.job, dict) != start.job:
+    if writes:
+        keep_plan(layout, plan)
+    if writes and _kept(layout.job, dict) != start.job:
         write_json(layout.job, start.job)  # what the directory holds from now on
     return plan, checkpoint
+
+
+def keep_plan(layout: JobDirectory, plan: Plan) -> None:
+    """Write the plan, where it is another one than an earlier start's."""
+    if _kept(layout.plan, Plan.from_document) != plan:
+        write_json(layout.plan, plan.document())
+
+
+def data_facts(opened: Opened) -> DataFacts:
+    """What the plan knows of the data."""
+    trainer, examined = opened.trainer, opened.examination
+    data = DataFacts(
+        rows=examined.rows, fingerprint=examined.fingerprint, group_sizes=examined.group_sizes,
+        stream=examined.stream, prepared=bool(trainer.preparation),
+    )  # fmt: skip
+    if isinstance(trainer, SupervisedTrainer):
+        data = dataclasses.replace(data, minimum_rows=trainer.minimum_rows, coupled_rows=trainer.coupled_rows)
+    return data
 
 
 def _kept(path: Path, read: Callable[[Any], Any]) -> Any:
@@ -187,12 +206,7 @@ def _refuse_to_start_over(store: CheckpointStore, skipped: Sequence[Checkpoint])
 def _resolve(opened: Opened, start: Start, saved: Plan | None, probe: Callable[[torch.device], str]) -> Plan:
     """The plan of this start; what it wants of the device is tried, and told or refused when it fails."""
     trainer = opened.trainer
-    data = DataFacts(
-        rows=opened.examination.rows, fingerprint=opened.examination.fingerprint,
-        group_sizes=opened.examination.group_sizes, stream=opened.examination.stream,
-    )  # fmt: skip
-    if isinstance(trainer, SupervisedTrainer):
-        data = dataclasses.replace(data, minimum_rows=trainer.minimum_rows, coupled_rows=trainer.coupled_rows)
+    data = data_facts(opened)
     resolve = functools.partial(
         resolve_plan, opened.asked, trainer=trainer.name, trainer_version=trainer.version,
         model=opened.run.model.name, method=opened.run.method, data=data, replicas=start.ranks,
@@ -252,7 +266,8 @@ def _continued(opened: Opened, start: Start, checkpoint: Checkpoint, saved: Plan
         for name, knob in fresh.settings.items()
     }
     records = (*saved.changed, *(each.record(checkpoint.step) for each in differences))
-    return dataclasses.replace(fresh if differences else saved, settings=knobs, changed=records)
+    made = fresh if differences else saved
+    return dataclasses.replace(made, settings=knobs, changed=records, reading=saved.reading)
 
 
 def _random_differences(opened: Opened, checkpoint: Checkpoint) -> list[Difference]:

@@ -19,14 +19,16 @@ from typing import Any
 from app_trainer_sdk.channel import RankChannel, StopToken
 from app_trainer_sdk.checkpoints import Checkpoint
 from app_trainer_sdk.contract import SupervisedTrainer
+from app_trainer_sdk.data_wait import data_wait
 from app_trainer_sdk.errors import ExitCode
-from app_trainer_sdk.files import sha256_tree, write_json
+from app_trainer_sdk.files import read_lines, sha256_tree, write_json
 from app_trainer_sdk.handle import Run
 from app_trainer_sdk.outcome import code_of, describe_failure, outcome_document
 from app_trainer_sdk.paths import JobDirectory
 from app_trainer_sdk.plan import Plan
 from app_trainer_sdk.redaction import redact_logs
 from app_trainer_sdk.start import ENVIRONMENT, Start
+from app_trainer_sdk.time_split import Stopwatch, counting, timed
 from app_trainer_sdk.training import interrupts
 from app_trainer_sdk.training.checkpoint import CheckpointStore, load_checkpoint
 from app_trainer_sdk.training.compiled import count_graphs
@@ -44,6 +46,7 @@ from app_trainer_sdk.training.opening import Opened, identity_of, open_job, prep
 from app_trainer_sdk.training.optimizer_state import described
 from app_trainer_sdk.training.qualify import qualify_in_process, refuse_unqualified
 from app_trainer_sdk.training.rank_signals import end_process, leave_with_children, settle_signals
+from app_trainer_sdk.training.reading_plan import settle_reading
 from app_trainer_sdk.training.stream_feed import told_place
 from app_trainer_sdk.training.team import Team
 from app_trainer_sdk.training.touch import touch_device
@@ -79,10 +82,12 @@ class Rank:
         self.token = token
         self.phase = "start"
         self.timings: dict[str, float] = {}
+        self.watch = Stopwatch()
 
     def work(self) -> dict[str, Any]:
         """Do the job and return the facts of its outcome."""
-        ready = self.prepare()
+        with timed("prepare"):
+            ready = self.prepare()
         if ready.checkpoint is None or not is_trained(ready.checkpoint, ready.plan):
             self._train(ready)
         return self._hand_over(ready) if self.team.speaks else {"rank": self.team.rank}
@@ -104,7 +109,10 @@ class Rank:
                 self.start, ledger=ledger, check=check, progress=self._progress, rank=local_rank(team)
             )
             ledger.policy = policy or opened.asked.memory_release
-            plan, checkpoint = settle_plan(opened, self.start, store)
+            plan, checkpoint = settle_plan(opened, self.start, store, writes=team.speaks)
+            resumed = checkpoint is not None
+            if not opened.trainer.preparation:
+                plan = settle_reading(opened, plan, self.start, resumed=resumed, rank=team.rank)
         team.compare("the checkpoint", checkpoint.path.name if checkpoint is not None else "none", check)
         # Each rank decided for its own card; weights of ranks that differ in this would drift apart unseen.
         bits = 8 if plan.settings["optim_8bit"].effective is True else 32
@@ -114,8 +122,21 @@ class Rank:
         self.enter("prepare")
         with team.first("the phases", check), interrupts.interruptible():
             opened = prepare(opened, plan, ledger, verify=team.speaks)
+            if opened.trainer.preparation:  # what it reads did not exist before
+                opened, plan = self._settle_prepared(opened, plan, store, resumed=resumed)
         check()
         return Ready(opened, plan, checkpoint, store, ledger)
+
+    def _settle_prepared(
+        self, opened: Opened, plan: Plan, store: CheckpointStore, *, resumed: bool
+    ) -> tuple[Opened, Plan]:
+        """The plan once the phases have made the data; said again only where the number is another one."""
+        before = plan.settings["dataloader_workers"].effective
+        plan = settle_reading(opened, plan, self.start, resumed=resumed, rank=self.team.rank)
+        run = dataclasses.replace(opened.run, settings=plan.resolved(opened.asked))
+        if plan.settings["dataloader_workers"].effective != before:
+            self._say_plan(opened, plan, store)
+        return dataclasses.replace(opened, run=run), plan
 
     def _touch_device(self, opened: Opened, plan: Plan) -> None:
         """The device proves that it computes, and tells what it is, before anything large is loaded."""
@@ -139,12 +160,13 @@ class Rank:
     def _train(self, ready: Ready) -> None:
         self.enter("train")
         opened, plan, store = ready.opened, ready.plan, ready.store
-        run = self.connect(opened)
+        with timed("load"):
+            run = self.connect(opened)
         identity = identity_of(opened, self.start, plan)
         desk = Desk(self.written(), store, self.channel, self.token, plan, identity, saves=self.team.speaks)
         checkpoint, _ = store.newest()
         with ready.ledger.phase("train", inputs={"updates": plan.updates, "batch": plan.batch}):
-            with interrupts.interruptible():
+            with timed("load"), interrupts.interruptible():
                 saved = load_checkpoint(checkpoint) if checkpoint is not None else None
             Drive(opened.trainer, run, desk).train(saved)
             del saved
@@ -160,22 +182,25 @@ class Rank:
     def _hand_over(self, ready: Ready) -> dict[str, Any]:
         """Export from the last checkpoint, then ask the artifact in a new process."""
         opened, plan, store, ledger = ready.opened, ready.plan, ready.store, ready.ledger
-        checkpoint, ending = pick_for_export(store, plan)
-        snapshot = averaged(load_checkpoint(checkpoint))
-        counters, optimizer = snapshot.values.get("counters", {}), described(snapshot.values)
-        stream = told_place(snapshot.values)
-        self.enter("export")
-        with ledger.phase("export", inputs={"checkpoint": checkpoint.path.name}), interrupts.interruptible():
-            artifact = export_artifacts(opened, snapshot, self.layout)
-        del snapshot
-        outputs = [self._output(folder) for folder in sorted(self.layout.artifacts.iterdir())]
+        with timed("export"):
+            checkpoint, ending = pick_for_export(store, plan)
+            snapshot = averaged(load_checkpoint(checkpoint))
+            counters, optimizer = snapshot.values.get("counters", {}), described(snapshot.values)
+            stream = told_place(snapshot.values)
+            self.enter("export")
+            inputs = {"checkpoint": checkpoint.path.name}
+            with ledger.phase("export", inputs=inputs), interrupts.interruptible():
+                artifact = export_artifacts(opened, snapshot, self.layout)
+            del snapshot
+            outputs = [self._output(folder) for folder in sorted(self.layout.artifacts.iterdir())]
         self.enter("replay")
-        with ledger.phase("replay", inputs={"artifact": artifact.name}):
+        with timed("replay"), ledger.phase("replay", inputs={"artifact": artifact.name}):
             replay = ask_again(artifact, self.start, self.token.check)
+        waited = data_wait(read_lines(self.layout.metrics))
         told = {**artifact.facts, "name": artifact.name, "reload": artifact.reload}
         return {
             "step": checkpoint.step, "training": ending, "counters": counters, "optimizer": optimizer,
-            "compiled_graphs": count_graphs(), **stream,
+            "compiled_graphs": count_graphs(), "data_wait": waited, **stream,
             "outputs": outputs, "replay": replay, "artifact": told,
         }  # fmt: skip
 
@@ -196,6 +221,10 @@ class Rank:
         """Say that a phase begins."""
         self.phase = phase
         self.channel.say("phase", name=phase)
+
+    def times(self) -> dict[str, Any]:
+        """Seconds by phase, and by activity."""
+        return {"timings": self.timings, "activities": self.watch.seconds()}
 
     def _progress(self, label: str, done: int, total: int | None) -> None:
         now = time.monotonic()
@@ -231,14 +260,15 @@ def serve(arguments: Sequence[str], work: Callable[[Rank], dict[str, Any]]) -> i
     try:
         team = meet(start.ranks, token.check, lambda: token.asked, *map(int, arguments[2:]))
         rank = Rank(start, channel, token, team)
-        facts = work(rank)
-        outcome = outcome_document(ExitCode.SUCCEEDED, **facts, timings=rank.timings)
+        with counting(rank.watch):
+            facts = work(rank)
+        outcome = outcome_document(ExitCode.SUCCEEDED, **facts, **rank.times())
     except BaseException as error:  # noqa: BLE001 - every ending becomes one outcome
         if start.ranks > 1:
             error = ending(error, token.asked)
         code = code_of(error)
         failure = describe_failure(error, phase=rank.phase)
-        outcome = outcome_document(code, failure=failure, timings=rank.timings)
+        outcome = outcome_document(code, failure=failure, **rank.times())
     outcome = _hand_in(outcome, path, channel)
     channel.close()
     return int(outcome["exit_code"])

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy
 
+from app_trainer_sdk.data_wait import ReadTimes
 from app_trainer_sdk.errors import BadData, InternalError
-from app_trainer_sdk.training.feed import LoadedWindow, Microbatch, cut_window
+from app_trainer_sdk.time_split import timed
+from app_trainer_sdk.training.feed import LoadedWindow, cut_window, loaded_window, timed_batch
 from app_trainer_sdk.training.order import Window
 from app_trainer_sdk.training.randomness import Random, global_seeds
 from app_trainer_sdk.values import JSON, Batch, Stream
@@ -101,17 +103,17 @@ class StreamFeed:
         while True:
             started = time.perf_counter()
             epoch = self.place.epoch
-            read = list(itertools.islice(records, self.global_batch))
-            microbatches = [
-                Microbatch(self._batch(read[start:end], position + start), number, start, end - start)
-                for number, (start, end) in self.share
-            ]
+            with timed("data_wait"):
+                window_records = list(itertools.islice(records, self.global_batch))
+                fetched = time.perf_counter() - started
+                read = [
+                    self._batch(window_records[start:end], position + start) for _, (start, end) in self.share
+                ]
             ids = numpy.arange(position, position + self.global_batch, dtype=numpy.int64)
             window = Window(position, epoch, ids, position + self.global_batch)
             place = replace(self.place, state=self._state())
-            yield LoadedWindow(
-                window, microbatches, len(self.pieces), time.perf_counter() - started, place
-            )  # fmt: skip
+            seconds, waited = time.perf_counter() - started, ReadTimes(fetch=fetched)
+            yield loaded_window(window, self.share, len(self.pieces), read, seconds, waited, place)
             position = window.after
 
     def _records(self) -> Iterator[Any]:
@@ -139,9 +141,11 @@ class StreamFeed:
                 )  # fmt: skip
         return records
 
-    def _batch(self, records: list[Any], first: int) -> Batch:
-        items = [self._item(record, first + number) for number, record in enumerate(records)]
-        return self.trainer.collate(self.run, items)
+    def _batch(self, records: list[Any], first: int) -> tuple[Batch, ReadTimes]:
+        return timed_batch(
+            lambda: [self._item(record, first + number) for number, record in enumerate(records)],
+            lambda items: self.trainer.collate(self.run, items),
+        )
 
     def _item(self, record: Any, number: int) -> Any:
         random = Random(self.run.settings.seed, "record", number)

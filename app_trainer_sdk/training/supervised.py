@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from app_trainer_sdk.errors import Diverged, InternalError
 from app_trainer_sdk.hyperparameters import Hyperparameters
+from app_trainer_sdk.time_split import timed
 from app_trainer_sdk.training import meeting, optim
 from app_trainer_sdk.training.compiled import make_first_call
 from app_trainer_sdk.training.ema import WeightAverage
@@ -59,7 +60,8 @@ def begin(trainer: SupervisedTrainer, run: Run, saved: Snapshot | None) -> Super
     if saved is not None:
         restore(state, saved)
     if settings.torch_compile is True:
-        make_first_call(trainer, run, state.loss, state.buffers, autocast(run))
+        with timed("compile"):
+            make_first_call(trainer, run, state.loss, state.buffers, autocast(run))
     if isinstance(train, Stream):
         state.place = _place(train, state.counters.updates, saved)
     state.replica = replicate(trainer, state.loss, state.team)

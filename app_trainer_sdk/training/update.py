@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 
 from app_trainer_sdk.errors import BadData, InternalError
 from app_trainer_sdk.hyperparameters import Hyperparameters
+from app_trainer_sdk.time_split import timed
 from app_trainer_sdk.training import oom, optim
 from app_trainer_sdk.training.feed import LoadedWindow, Microbatch, to_device
 from app_trainer_sdk.training.interrupts import interruptible
@@ -28,7 +30,7 @@ from app_trainer_sdk.training.state import SupervisedState
 from app_trainer_sdk.training.team import Agreement
 from app_trainer_sdk.training.whole_step import apply_update
 from app_trainer_sdk.training.wrap import autocast
-from app_trainer_sdk.values import JSON, LossTerms, StepInfo
+from app_trainer_sdk.values import JSON, Batch, LossTerms, StepInfo
 
 if TYPE_CHECKING:
     from app_trainer_sdk.contract import SupervisedTrainer
@@ -51,6 +53,7 @@ class Update:
     metrics: Mapping[str, tuple[Tensor | float, Tensor | float]]
     why: str = ""
     shortage: oom.Shortage | None = None
+    transfer_seconds: float = 0.0
 
 
 def start_update(run: Run, state: SupervisedState, window: LoadedWindow, agreed: Agreement) -> Update:
@@ -65,7 +68,10 @@ def start_update(run: Run, state: SupervisedState, window: LoadedWindow, agreed:
         return Update(window, float("nan"), None, rate, 0.0, agreed.empty, {}, why=NO_UNIT)
     optim.set_learning_rate(state.optimizer, rate)
     sums, shortage = _accumulate(run, state, window, units)
-    return Update(window, sums.loss, None, rate, units, agreed.empty, sums.metrics, shortage=shortage)
+    return Update(
+        window, sums.loss, None, rate, units, agreed.empty, sums.metrics, shortage=shortage,
+        transfer_seconds=sums.transfer_seconds,
+    )  # fmt: skip
 
 
 def look_ahead(run: Run, state: SupervisedState, update: Update, following: LoadedWindow | None) -> Agreement:
@@ -76,12 +82,15 @@ def look_ahead(run: Run, state: SupervisedState, update: Update, following: Load
     """
     assert run.device is not None
     units, empty = (following.units, following.empty) if following is not None else (0.0, 0)
-    agreed = state.team.agree(units, empty, update.metrics, short=update.shortage is not None)
+    with _exchange(state):
+        agreed = state.team.agree(units, empty, update.metrics, short=update.shortage is not None)
     if agreed.short:
         raise oom.OutOfMemoryHere(update.shortage or oom.elsewhere())
     if not update.why:
         update.gradient_norm = _clip(state)
-        update.loss, update.metrics = state.team.total(update.loss, update.metrics, agreed, run.device)
+        with _exchange(state):
+            totals = state.team.total(update.loss, update.metrics, agreed, run.device)
+        update.loss, update.metrics = totals
     return agreed
 
 
@@ -117,7 +126,8 @@ def _accumulate(
         _go_backward(state, sums.carried)
         replica.refuse_unfinished()
     elif replica is not None:
-        replica.reduce(first=first)
+        with _exchange(state):
+            replica.reduce(first=first)
     return sums, shortage
 
 
@@ -128,6 +138,7 @@ class _Sums:
     loss: Tensor | float = 0.0
     metrics: dict[str, tuple[Tensor | float, Tensor | float]] = field(default_factory=dict)
     carried: Tensor | None = None
+    transfer_seconds: float = 0.0
 
 
 def _add_up(
@@ -140,7 +151,7 @@ def _add_up(
         carries = overlaps and number == last
         quiet = contextlib.nullcontext() if replica is None or carries else replica.quiet()
         with quiet, interruptible(really=state.team.size == 1):
-            terms = _forward(run, state, window, microbatch)
+            terms = _forward(run, state, window, microbatch, sums)
             _add(sums.metrics, terms)
             share = _share(terms, microbatch, units, window.count)
             if share is not None:
@@ -184,7 +195,9 @@ def _share(terms: LossTerms, microbatch: Microbatch, units: float, count: int) -
     return share
 
 
-def _forward(run: Run, state: SupervisedState, window: LoadedWindow, microbatch: Microbatch) -> LossTerms:
+def _forward(
+    run: Run, state: SupervisedState, window: LoadedWindow, microbatch: Microbatch, sums: _Sums
+) -> LossTerms:
     assert run.device is not None
     # Dropout draws from torch's own generator: seed it by position, so nothing depends on what ran before.
     whole = Random(state.settings.seed, "loss", window.window.position)
@@ -193,10 +206,25 @@ def _forward(run: Run, state: SupervisedState, window: LoadedWindow, microbatch:
         first_row=microbatch.first,
     )  # fmt: skip
     seed_torch(random.seed, run.device)
-    batch = to_device(microbatch.batch, run.device)
+    batch = _moved(microbatch.batch, run.device, sums)
     with autocast(run):
         terms: LossTerms = (state.replica or state.loss)(batch, random)
     return terms
+
+
+def _moved(batch: Batch, device: torch.device, sums: _Sums) -> Batch:
+    if device.type == "cpu":
+        return batch  # it is there
+    started = time.perf_counter()
+    with timed("data_wait"):
+        moved = to_device(batch, device)
+    sums.transfer_seconds += time.perf_counter() - started
+    return moved
+
+
+def _exchange(state: SupervisedState) -> contextlib.AbstractContextManager[None]:
+    """Inside, ranks tell each other something, or wait for each other."""
+    return timed("communication") if state.team.size > 1 else contextlib.nullcontext()
 
 
 def _clip(state: SupervisedState) -> Tensor:
@@ -245,6 +273,7 @@ def settle_update(
     return StepInfo(
         step=counters.updates, loss=update.loss, learning_rate=update.rate, gradient_norm=update.gradient_norm,
         units=update.units, examples=len(window.ids), data_seconds=update.window.seconds,
+        data_parts={**update.window.parts, "transfer": update.transfer_seconds},
         ids_digest=window.digest(), applied=not update.why, why=update.why, metrics=update.metrics,
         recovered=recovered,
     )  # fmt: skip
@@ -254,7 +283,8 @@ def _follow_buffers(state: SupervisedState) -> None:
     """Running statistics are those of rank 0's rows, as in DDP: evaluation and checkpoints see one model."""
     if state.team.size > 1:
         buffers = state.buffers.copies()
-        state.team.follow(buffers)
+        with _exchange(state):
+            state.team.follow(buffers)
         state.buffers.put_back(buffers)
 
 

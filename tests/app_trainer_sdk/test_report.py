@@ -52,6 +52,24 @@ def test_a_job_that_did_nothing_has_a_head_alone(tmp_path: Path):
     )
 
 
+def test_waiting_is_told_by_part_and_time_by_activity(tmp_path: Path):
+    """What took nothing is left out."""
+    layout = JobDirectory(tmp_path)
+    parts = {"fetch": 0.0, "decode": 2.0, "collate": 1.0, "handover": 0.0, "transfer": 0.5}
+    put(layout.metrics, metric(1, 4.0, data_parts=parts))
+    split = {"wall_seconds": 40.0, "seconds": {"start": 10.0, "compile": 0.0, "compute": 30.0}}
+    write_report(layout, {**SUCCEEDED, "time_split": split})
+    told = layout.report.read_text()
+
+    assert (
+        "waiting for data 11.7 %\n* of that wait: decode 2.0 s, collate 1.0 s, transfer 0.5 s; most is decode"
+        in told
+    )
+    assert "This start took 40 s:" in told
+    assert "| start | 10.0 | 25.0 % |\n| compute | 30.0 | 75.0 % |" in told
+    assert "compile" not in told
+
+
 def test_a_whole_report(tmp_path: Path):
     """Training, what was not applied, evaluation, memory, outputs, and before beside after."""
     layout = JobDirectory(tmp_path)

@@ -20,14 +20,16 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from app_trainer_sdk.console import Console
+from app_trainer_sdk.data_wait import PARTS
 from app_trainer_sdk.errors import ExitCode
 from app_trainer_sdk.run import main
 from app_trainer_sdk.schemas.command import schema_of
 from app_trainer_sdk.supervisor import run_job
+from app_trainer_sdk.time_split import ACTIVITIES
 from app_trainer_sdk.training.order import Order
 
 TOY = {"trainer": "app_trainer_sdk.testing.toys:ToyTrainer", "model": "toy-mlp"}
-TIMES = {"seconds", "data_seconds"}
+TIMES = {"seconds", "data_seconds", "data_parts"}
 
 
 def tree(folder: Path) -> dict[str, tuple[bytes, int]]:
@@ -96,10 +98,60 @@ def test_one_metrics_line_for_each_update(finished: Any):
             "examples",
             "seconds",
             "data_seconds",
+            "data_parts",
             "ids",
         } <= line.keys()
         assert (line["examples"], line["units"], line["applied"]) == (8, 8.0, True)
         assert line["loss"] == float(repr(line["loss"]))
+
+
+def test_waiting_for_data_is_told_by_part(finished: Any):
+    """In each line, in progress, and over all updates in the result: the parts are the wait."""
+    lines = rows(finished.directory / "metrics.jsonl")
+    wait = json.loads((finished.directory / "result.json").read_text())["data_wait"]
+    told = [event["perf"] for event in finished.events() if event["type"] == "job.progress"]
+
+    for line in lines:
+        assert set(PARTS) == line["data_parts"].keys()
+        assert sum(line["data_parts"].values()) == pytest.approx(line["data_seconds"], abs=1e-5)
+    assert sum(wait["parts"].values()) == pytest.approx(wait["waited_seconds"], abs=1e-3)
+    assert 0 < wait["share"] < 1
+    assert wait["most"] in PARTS
+    assert all(0 <= each["data_wait_frac"] <= 1 for each in told)
+
+
+def test_the_wall_time_is_split_into_activities(finished: Any):
+    """All of it: parts that are measured apart add up, to a millisecond each; little belongs to nothing."""
+    split = json.loads((finished.directory / "result.json").read_text())["time_split"]
+    seconds = split["seconds"]
+
+    assert tuple(seconds) == ACTIVITIES
+    assert all(value >= -0.001 for value in seconds.values())
+    assert sum(seconds.values()) == pytest.approx(split["wall_seconds"], abs=0.001 * len(ACTIVITIES))
+    for name in (
+        "start",
+        "prepare",
+        "load",
+        "compute",
+        "data_wait",
+        "evaluation",
+        "checkpoint",
+        "export",
+        "replay",
+    ):
+        assert seconds[name] > 0, name
+    assert seconds["idle"] < 0.2 * split["wall_seconds"]
+
+
+def test_who_reads_is_measured(finished: Any):
+    """The toy's rows lie in memory: the training process reads them, and the plan says by which numbers."""
+    plan = json.loads((finished.directory / "plan.json").read_text())
+    knob = plan["settings"]["dataloader_workers"]
+
+    assert (knob["requested"], knob["effective"]) == ("auto", 0)
+    assert "rows measured here" in knob["why"]
+    assert plan["reading"]["rows"] > 0
+    assert f"dataloader_workers           0              (asked auto) {knob['why']}" in finished.told()
 
 
 def test_one_row_for_each_phase(finished: Any):

@@ -556,7 +556,7 @@ def ranks_of(toy: Any, count: int = 2) -> list[psutil.Process]:
 
 def lines(toy: Any, *place: str) -> list[dict[str, Any]]:
     path = toy.directory.joinpath(*place)
-    dropped = ("seconds", "data_seconds")
+    dropped = ("seconds", "data_seconds", "data_parts")
     rows = map(json.loads, path.read_text().splitlines())
     return [{name: value for name, value in row.items() if name not in dropped} for row in rows]
 

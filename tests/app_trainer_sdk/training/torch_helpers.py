@@ -41,7 +41,7 @@ from app_trainer_sdk.values import Artifact, Batch, LossTerms, Modules, Snapshot
 
 CPU = torch.device("cpu")
 FACTS = DeviceFacts("cpu", "cpu", bf16=False, cores=1)
-TIMINGS = ("seconds", "data_seconds")
+TIMINGS = ("seconds", "data_seconds", "data_parts")
 PROCESS_SECONDS = 120.0
 
 
