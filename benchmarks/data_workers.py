@@ -5,8 +5,8 @@
 Pictures are JPEG files of 640 x 480 made here, decoded and scaled to 224 with Pillow; video frames are decoded
 from an H.264 clip with PyAV (`pip install av`; without it from an animated WebP with Pillow, and that is said).
 Arrays lie in memory and need no decoding: they show what workers cost. Every case runs the SDK's own loop, and
-they take turns; medians are over rounds, and the least shows what a busy machine hides. `auto` is what a run
-decides: measured and chosen once before the rounds; how long that took is told.
+they take turns, training on one thread. Medians are over rounds; the least shows what a busy machine hides.
+`auto` is what a run decides: measured and chosen once before the rounds; how long that took is told.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def handle(folder: Path, rows: int) -> tuple[Run, object]:
         settings, trainer="seer", trainer_version="1", model="seer", method="full", data=DataFacts(rows=rows),
         device=device_facts(device),
     )  # fmt: skip
-    torch.set_num_threads(plan.threads)
+    torch.set_num_threads(1)  # two that wait for each other measure the neighbours of a busy machine
     run = Run(
         settings=plan.resolved(settings), model=Seer.models[0], method="full", directory=folder, cache=folder,
         device=device, dtype=torch.float32,

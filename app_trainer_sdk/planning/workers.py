@@ -150,11 +150,8 @@ def _limits(
         yield needed, f"{needed} {'keeps' if needed == 1 else 'keep'} up with it"
     else:
         yield MOST_WORKERS, f"{MOST_WORKERS} read ahead, while nobody knows how long an update takes"
-    if device.kind == "cpu":
-        # Nobody computes while an update waits for rows, so all may read; a single processor gains nothing.
-        yield cores if cores > 1 else 0, f"the rank has {_processors(cores)}, which train and read"
-    else:
-        yield cores - 1, f"{cores - 1} of the rank's {_processors(cores)} read beside the training process"
+    # Also those that train: readers that are ahead wait, and while an update waits for rows nobody else works.
+    yield cores if cores > 1 else 0, f"the rank has {_processors(cores)}, which train and read"
     batch = max(1, reading.row_bytes * demand.microbatch)
     room = int(device.shared_memory_bytes * ROOM) // ranks
     windows = 2 * math.ceil(demand.rows / demand.microbatch)  # the one that trains, and the one after it

@@ -47,8 +47,8 @@ def choose(device: DeviceFacts = CARD, reading: Reading | None = HEAVY, **more: 
             CARD,
             HEAVY,
             Demand(8, 8, 0.005, "measured by X"),
-            7,
-            "7 of the rank's 8 usable processors read beside",
+            8,
+            "the rank has 8 usable processors, which train",
         ),
     ],
 )
@@ -64,7 +64,7 @@ def test_by_what_reading_takes(device: DeviceFacts, reading: Reading, demand: De
 @pytest.mark.parametrize(
     ("changes", "more", "workers", "why"),
     [
-        ({"cores": 1}, {}, 0, "0 of the rank's 1 usable processor read beside"),
+        ({"cores": 1}, {}, 0, "the rank has 1 usable processor, which train"),
         ({"cores": 1, "kind": "cpu"}, {}, 0, "the rank has 1 usable processor, which train"),
         ({"shared_memory_bytes": 64 << 20}, {}, 4, "4 read ahead"),
         ({"shared_memory_bytes": 16 << 20}, {}, 2, "8 MiB of shared memory hold batches of 1.14 MiB for 2"),
