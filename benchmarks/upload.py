@@ -2,12 +2,14 @@
 
 ::
 
-    python benchmarks/upload.py [--gib 4]
+    python benchmarks/upload.py [--gib 4] [--pairs 5]
 
 A sparse file of so many GiB goes in parts to a sink in a process of its own, over loopback; the sink throws
 bytes away and takes each part. Printed: how much the uploading process grew meanwhile (at most 32 MiB are
 promised), the rate of reading for digests (of the whole and of its parts, before anything is asked) and of
-sending, and that of urllib3 alone putting the same parts over as many connections.
+sending, and that of urllib3 alone putting the same parts over as many connections. Then checkpoints are
+uploaded beside a process for each processor that does nothing but compute, as training would, and without
+them, in turns: what computing keeps of its rate. (The sink stands back then: a store is another machine.)
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import argparse
 import os
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -26,6 +29,9 @@ from pathlib import Path
 
 import urllib3
 
+from app_trainer_sdk.checkpoints import MANIFEST
+from app_trainer_sdk.outputs.checkpoints import CheckpointUploads
+from app_trainer_sdk.outputs.sender import Sender
 from app_trainer_sdk.transfers.addresses import Guard
 from app_trainer_sdk.transfers.effort import Effort, UploadTools
 from app_trainer_sdk.transfers.grants import Offer, Target
@@ -125,10 +131,44 @@ def bare(path: Path, url: str, size: int, part: int, connections: int) -> float:
     return time.monotonic() - began
 
 
+def compute(seconds: float) -> int:
+    """Pieces of work that one process for each processor does meanwhile, all together."""
+    code = (
+        "import hashlib, sys, time\nend, count = time.monotonic() + float(sys.argv[1]), 0\n"
+        "data = bytes(1 << 20)\n"
+        "while time.monotonic() < end:\n    hashlib.sha256(data).digest()\n    count += 1\nprint(count)"
+    )
+    command = [sys.executable, "-c", code, str(seconds)]
+    workers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(os.cpu_count() or 1)]
+    return sum(int(worker.communicate()[0]) for worker in workers)
+
+
+def beside(folder: Path, url: str, pairs: int) -> None:
+    """What computing keeps of its rate while checkpoints go up."""
+    sender = Sender(SinkGrants(url), UploadTools(Web(Guard(("127.0.0.1",))))).beside_training()
+    shares = []
+    for number in range(pairs):
+        alone = compute(3.0)
+        place = folder / f"step-{number + 1:08d}"
+        place.mkdir()
+        (place / "model.safetensors").touch()
+        os.truncate(place / "model.safetensors", 2 << 30)
+        (place / MANIFEST).write_text('{"files": {}, "step": 1, "run": "j"}')
+        uploads = CheckpointUploads(sender, folder / "aside", rows=folder)
+        uploads.saved(place)
+        shares.append(compute(3.0) / alone)
+        uploads.drop()
+    print(
+        f"computing beside checkpoint uploads keeps {statistics.median(shares):.3f} of its rate ({pairs} pairs)"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--gib", type=float, default=4.0)
-    size = int(parser.parse_args().gib * 1024) * MIB
+    parser.add_argument("--pairs", type=int, default=5)
+    chosen = parser.parse_args()
+    size = int(chosen.gib * 1024) * MIB
     command = [sys.executable, "-c", f"import runpy; runpy.run_path({__file__!r})['sink']()"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
@@ -138,6 +178,8 @@ def main() -> None:
             path.touch()
             os.truncate(path, size)
             measure(path, url, size)
+            os.setpriority(os.PRIO_PROCESS, process.pid, 19)  # and of the threads that it begins from now on
+            beside(Path(folder), url, chosen.pairs)
     finally:
         process.kill()
         process.wait()

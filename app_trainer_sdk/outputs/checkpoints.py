@@ -29,7 +29,7 @@ POLL_SECONDS = 0.1
 #: Rows of the run so far go along with a checkpoint, in a folder of it that no manifest names.
 ROWS, ROW_FILES = "rows", ("metrics.jsonl", "evaluations.jsonl", "phases.jsonl")
 #: Of this thread and those that it begins: training has the processors first.
-NICE = 10
+NICE = 19
 
 
 @dataclass(frozen=True)
