@@ -69,7 +69,7 @@ Place = Annotated[str, Field(min_length=1), AfterValidator(_place)]
 
 
 class _Document(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, defer_build=True)
 
 
 class ArchiveLimits(_Document):

@@ -11,7 +11,7 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -83,12 +83,15 @@ def redact(text: str) -> str:
 
 def redacted(value: Any) -> Any:
     """A copy of a JSON value in which every text is :func:`redacted <redact>`."""
-    return _mapped(value, redact)
+    return _mapped(value, lambda text, pointer: redact(text))
 
 
 def shown_url(url: str) -> str:
     """A URL without what may be a secret: the query may hold a signature, the host a password."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # no URL: cut where a query or a password would end
+        return url.partition("?")[0].partition("#")[0].rpartition("@")[2]
     host = parts.netloc.rpartition("@")[2]
     return f"{parts.scheme}://{host}{parts.path}"
 
@@ -98,7 +101,22 @@ def without_secrets(document: Any) -> Any:
 
     So the same file under a fresh signature is the same, and another query another.
     """
-    return _mapped(document, _stored)
+    return _mapped(document, lambda text, pointer: _stored(text))
+
+
+def shown_document(document: Any) -> tuple[Any, list[str]]:
+    """A copy of a JSON value that anybody may read: every URL :func:`shown <shown_url>`, and JSON pointers to
+    those that hid something.
+    """
+    cut: list[str] = []
+
+    def shown(text: str, pointer: str) -> str:
+        there = shown_url(text) if "://" in text else text
+        if there != text:
+            cut.append(pointer)
+        return there
+
+    return _mapped(document, shown), cut
 
 
 def without_secret_variables(environment: Mapping[str, str]) -> dict[str, str]:
@@ -167,14 +185,19 @@ def _stored(text: str) -> str:
     return shown_url(text) + (f"?{QUERY_DIGEST}={digest}" if names else "")
 
 
-def _mapped(value: Any, change: Any) -> Any:
+def _mapped(value: Any, change: Callable[[str, str], str], pointer: str = "") -> Any:
+    """A copy of a JSON value, each text changed; ``change`` gets the text and the JSON pointer to it."""
     if isinstance(value, str):
-        return change(value)
+        return change(value, pointer)
     if isinstance(value, Mapping):
-        return {key: _mapped(each, change) for key, each in value.items()}
+        return {key: _mapped(each, change, f"{pointer}/{_escaped(key)}") for key, each in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
-        return [_mapped(each, change) for each in value]
+        return [_mapped(each, change, f"{pointer}/{index}") for index, each in enumerate(value)]
     return value
+
+
+def _escaped(key: Any) -> str:
+    return str(key).replace("~", "~0").replace("/", "~1")
 
 
 def _strings(value: Any) -> Iterable[str]:

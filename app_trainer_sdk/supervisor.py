@@ -33,7 +33,6 @@ from app_trainer_sdk.health import Heartbeat
 from app_trainer_sdk.inputs import fetch_inputs
 from app_trainer_sdk.job import Job, check_job, load_job
 from app_trainer_sdk.limits import PROC, MemoryWatch
-from app_trainer_sdk.manifest.gather import write_manifest
 from app_trainer_sdk.narrator import Narrator
 from app_trainer_sdk.nodes import help_out, place_from_environment
 from app_trainer_sdk.outcome import describe_failure, outcome_document, status_of
@@ -432,6 +431,8 @@ class Supervisor:
         return None
 
     def _keep_pages(self, result: Mapping[str, Any]) -> None:
+        from app_trainer_sdk.manifest.gather import write_manifest  # its document takes long to load
+
         job = self._job.document()
         for name, write in (("report", write_report), ("manifest", partial(write_manifest, asked=job))):
             try:

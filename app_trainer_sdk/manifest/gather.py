@@ -28,10 +28,10 @@ from app_trainer_sdk.manifest.document import (
     Setting,
     Weights,
 )
-from app_trainer_sdk.manifest.secrets import cut_url, without_secrets
 from app_trainer_sdk.manifest.software import describe_code, installed_packages
 from app_trainer_sdk.paths import JobDirectory
 from app_trainer_sdk.preflight.command import FILE as PREFLIGHT
+from app_trainer_sdk.redaction import shown_document, shown_url
 from app_trainer_sdk.registry import find_trainer
 from app_trainer_sdk.start import ENVIRONMENT, START
 
@@ -51,7 +51,7 @@ def gather_manifest(layout: JobDirectory, result: Mapping[str, Any], asked: Mapp
     """What the directory tells of the attempt that ``result`` ended."""
     folder = layout.attempt(result["attempt"])
     start, told, plan = _read(folder / START), _read(folder / ENVIRONMENT), _read(layout.plan)
-    job, cut = without_secrets(asked)
+    job, cut = shown_document(asked)
     trainer = find_trainer(job["trainer"])
     settings = plan.get("settings", {})
     seed = settings.get("seed", {}).get("effective")
@@ -108,7 +108,9 @@ def _weights(start: Mapping[str, Any], trainer: type[Trainer]) -> dict[str, Weig
         asked, source = job.get("weights", {}).get(role), row.weights.get(role) if row is not None else None
         if asked is not None:
             place = (
-                asked.get("hub") or cut_url(asked["url"]) if "://" in asked.get("url", "") else asked.get("url")
+                asked.get("hub") or shown_url(asked["url"])
+                if "://" in asked.get("url", "")
+                else asked.get("url")
             )
             parts = {"revision": asked.get("revision"), "source": asked.get("hub") or place}
         elif source is not None:
@@ -130,7 +132,7 @@ def _inputs(start: Mapping[str, Any]) -> dict[str, InputFile]:
     local = start.get("inputs", {})
     return {
         name: InputFile(
-            url=cut_url(each["url"]) if "://" in each["url"] else each["url"], sha256=each.get("sha256"),
+            url=shown_url(each["url"]) if "://" in each["url"] else each["url"], sha256=each.get("sha256"),
             bytes=_bytes_of(Path(local[name])) if name in local else each.get("size"),
         )
         for name, each in start.get("job", {}).get("inputs", {}).items()

@@ -8,12 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from app_trainer_sdk.redaction import shown_url
 from app_trainer_sdk.transfers.faults import Busy, Changed, Fault, Gone, NoRanges
 from app_trainer_sdk.transfers.pauses import retry_after
-from app_trainer_sdk.transfers.web import Answer, Web
+from app_trainer_sdk.transfers.web import Web
+
+if TYPE_CHECKING:
+    from app_trainer_sdk.transfers.web import Answer
 
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
 _EMPTY = re.compile(r"bytes \*/0")

@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import TYPE_CHECKING, final
 from urllib.parse import unquote, urlsplit
 
 from app_trainer_sdk.redaction import shown_url
@@ -18,7 +18,10 @@ from app_trainer_sdk.transfers.faults import Abandoned, Changed, Fault, Gone
 from app_trainer_sdk.transfers.mirrors import Mirror
 from app_trainer_sdk.transfers.partial import Slot
 from app_trainer_sdk.transfers.wanted import Patience, Wanted
-from app_trainer_sdk.transfers.web import Answer, Web
+from app_trainer_sdk.transfers.web import Web
+
+if TYPE_CHECKING:
+    from app_trainer_sdk.transfers.web import Answer
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import final
+from typing import TYPE_CHECKING, final
 
 from app_trainer_sdk.errors import UploadFailed
 from app_trainer_sdk.redaction import shown_url
@@ -22,7 +22,9 @@ from app_trainer_sdk.transfers.grants import BATCH, Grants, Offer, Target
 from app_trainer_sdk.transfers.outgoing import Outgoing, Part, pieces
 from app_trainer_sdk.transfers.pauses import LOOK_SECONDS, patiently
 from app_trainer_sdk.transfers.progress import Meter
-from app_trainer_sdk.transfers.web import Answer
+
+if TYPE_CHECKING:
+    from app_trainer_sdk.transfers.web import Answer
 
 #: A target is asked for anew when less than this of its time is left: a quarter, at most a minute.
 FRESH_SHARE, FRESH_SECONDS = 0.25, 60.0

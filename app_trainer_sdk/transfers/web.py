@@ -1,7 +1,8 @@
 """Owns connections: one pool, its certificates, proxies and redirects. Nobody else in transfers knows urllib3.
 
 The library's own retries and redirects are off: they would send signed headers again and to strangers, and
-log the URL. Proxies come from the environment, as everywhere. This file must not know files or parts.
+log the URL. It is loaded with the first connection: most of a start needs none. Proxies come from the
+environment, as everywhere. This file must not know files or parts.
 """
 
 from __future__ import annotations
@@ -13,10 +14,8 @@ import ssl
 import threading
 import urllib.request
 from collections.abc import Iterator, Mapping
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 from urllib.parse import unquote, urljoin, urlsplit
-
-import urllib3
 
 from app_trainer_sdk import __version__
 from app_trainer_sdk.errors import BadJob
@@ -25,7 +24,11 @@ from app_trainer_sdk.redaction import shown_url
 from app_trainer_sdk.transfers.addresses import Guard, origin
 from app_trainer_sdk.transfers.faults import Fault, Unusable
 
-Answer = urllib3.BaseHTTPResponse
+if TYPE_CHECKING:
+    import urllib3
+
+    Answer = urllib3.BaseHTTPResponse
+
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 MOST_REDIRECTS = 5
 SHORT_BYTES = 64 * 1024
@@ -50,10 +53,8 @@ class Web:
         silence_seconds: float = SILENCE_SECONDS, ca_file: str | None = None,
     ) -> None:  # fmt: skip
         self._guard = guard
-        self._options: dict[str, Any] = {
-            "num_pools": 32, "maxsize": connections, "retries": False,
-            "timeout": urllib3.Timeout(connect=connect_seconds, read=silence_seconds),
-        }  # fmt: skip
+        self._connections = connections
+        self._timeouts = {"connect": connect_seconds, "read": silence_seconds}
         self._ca_file = ca_file or os.environ.get(CA_FILE) or None
         self._proxies = urllib.request.getproxies()
         self._managers: dict[tuple[str | None, bool], urllib3.PoolManager] = {}
@@ -78,6 +79,8 @@ class Web:
             Fault: no answer, too many redirects, or the connection broke while the answer was read.
             BadJob: an address that must not be spoken to.
         """
+        import urllib3
+
         answer: Answer | None = None
         try:
             answer = self._follow(method, url, dict(headers or {}), _credentials(url, credentials), body)
@@ -123,8 +126,14 @@ class Web:
             return self._managers[proxy, secure]
 
     def _new_manager(self, proxy: str | None, secure: bool) -> urllib3.PoolManager:
-        # Reading a machine's certificates takes longer than a small file, and plain connections need none.
-        options = {**self._options, **({"ssl_context": trust(self._ca_file)} if secure else {})}
+        import urllib3
+
+        options: dict[str, Any] = {
+            "num_pools": 32, "maxsize": self._connections, "retries": False,
+            "timeout": urllib3.Timeout(**self._timeouts),
+        }  # fmt: skip
+        if secure:  # reading a machine's certificates takes longer than a small file
+            options["ssl_context"] = trust(self._ca_file)
         if proxy is None:
             manager = urllib3.PoolManager(**options)
             manager.pool_classes_by_scheme = _guarded_pools(self._guard)
@@ -185,6 +194,8 @@ def _credentials(url: str, said: Mapping[str, str] | None) -> dict[str, str]:
 def _basic(name: str | None, password: str | None, field: str) -> dict[str, str]:
     if name is None:
         return {}
+    import urllib3
+
     told = f"{unquote(name)}:{unquote(password or '')}"
     return dict(urllib3.make_headers(**{field: told}))  # type: ignore[arg-type]
 
@@ -194,6 +205,7 @@ def _guarded_pools(guard: Guard) -> dict[str, Any]:
 
     A name is looked up again for the connection, and may then mean another address than when it was checked.
     """
+    import urllib3
 
     def checked(connection: Any, socket: Any) -> Any:
         address = str(socket.getpeername()[0])
@@ -220,6 +232,8 @@ def _guarded_pools(guard: Guard) -> dict[str, Any]:
 
 
 def _reason(error: Exception) -> str:
+    import urllib3
+
     if isinstance(error, urllib3.exceptions.ReadTimeoutError | TimeoutError):
         return "silence"
     if isinstance(error, urllib3.exceptions.SSLError | ssl.SSLError):

@@ -14,6 +14,7 @@ from app_trainer_sdk.redaction import (
     remember,
     remember_document,
     remember_environment,
+    shown_document,
     shown_url,
     without_secret_variables,
     without_secrets,
@@ -85,7 +86,25 @@ def test_a_job_on_disk_keeps_what_identifies_a_file_and_no_secret():
     assert without_secrets({"url": "/data/rows?x.jsonl", "other": "file:///a%20b"}) == {
         "url": "/data/rows?x.jsonl", "other": "file:///a%20b"
     }  # fmt: skip
-    assert shown_url("https://me:pw@h:1/p?q=1#f") == "https://h:1/p"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [("https://a/b?X-Amz-Signature=s", "https://a/b"), ("https://me:word@a:1/b?q=1#t", "https://a:1/b"),
+     ("https://a/b", "https://a/b"), ("file:///a", "file:///a"), ("https://me:w@[x?y", "[x")],
+)  # fmt: skip
+def test_a_shown_url_hides_query_and_user(url: str, shown: str):
+    """Text that is no URL is cut where one would begin to hide something."""
+    assert shown_url(url) == shown
+
+
+def test_every_url_of_a_shown_document_is_cut_and_pointed_to():
+    """Wherever it stands; what is no URL stays."""
+    document = {"inputs": {"a/b": {"url": "https://h/p?s=1"}}, "list": ["https://u@h/", "C:/x?y", 1, None]}
+    kept, cut = shown_document(document)
+
+    assert kept == {"inputs": {"a/b": {"url": "https://h/p"}}, "list": ["https://h/", "C:/x?y", 1, None]}
+    assert cut == ["/inputs/a~1b/url", "/list/0"]
 
 
 def test_others_get_no_secret_variables():
