@@ -126,7 +126,7 @@ def answer_if_finished(job: Job, layout: JobDirectory, console: Console) -> Exit
 
 def _is_untold(layout: JobDirectory) -> bool:
     """Whether a supervisor was killed between the result of a finished job and the event that tells it."""
-    finished = int(read_json(layout.result)["attempt"])
+    finished = int(read_json(layout.result).get("attempt", 0))
     folders = [each for each in (layout.root / "attempts").glob("*") if each.name.isdecimal()]
     later = [each for each in folders if int(each.name) >= finished]
     began = (layout.attempt(finished) / EVENTS).exists()
