@@ -31,9 +31,10 @@ import urllib.request
 from pathlib import Path
 from typing import NamedTuple
 
+from app_trainer_sdk.transfers.wanted import Patience
+
 HERE = Path(__file__).parent
 LIMIT = 20_000_000
-PART = 16 << 20
 
 
 def main() -> None:
@@ -53,7 +54,9 @@ def main() -> None:
         )
         try:
             url = f"http://127.0.0.1:{server.stdout.readline().strip()}"
-            os.environ.update(URL=url, SHA256=sha256, SIZE=str(source.stat().st_size))
+            size = source.stat().st_size
+            part = Patience().part_of(size)
+            os.environ.update(URL=url, SHA256=sha256, SIZE=str(size), PART=str(part))
             for what in chosen.what:
                 {"kill": kill, "limited": limited, "fast": fast}[what](url, folder, chosen.pairs)
         finally:
@@ -76,14 +79,18 @@ def ask(url: str) -> int:
 
 
 class Took(NamedTuple):
-    """What one way took: wall seconds, processor seconds (imports included), and MiB of memory at its peak."""
+    """What one way took, imports apart: wall seconds, processor seconds, and MiB of memory at its peak."""
 
     seconds: float
     processor: float
     mebibytes: float
 
 
-# Ways to download. Each runs in a process of its own, so that starts and imports meet all alike.
+# Ways to download. Each runs in a process of its own, and stamps when it begins and when its file is whole.
+
+
+def stamp() -> None:
+    print(time.time(), time.process_time(), flush=True)
 
 
 def ours(folder: Path, *, connections: int = 8, digest: bool = True) -> None:
@@ -114,17 +121,18 @@ def ours(folder: Path, *, connections: int = 8, digest: bool = True) -> None:
     wanted = Wanted("file", (os.environ["URL"] + "/file",), int(os.environ["SIZE"]), sha256)
     place = Place(folder / "partial", lambda sha256: folder / "final")
     meter = Meter("file", total=0, told=Nobody(), now=time.monotonic)
-    print(time.time(), flush=True)
+    stamp()
     download(wanted, place, tools=tools, check=lambda: None, meter=meter)
+    stamp()
 
 
 def bare(folder: Path) -> None:
     import urllib3
 
     pool = urllib3.HTTPConnectionPool("127.0.0.1", int(os.environ["URL"].rpartition(":")[2]), maxsize=8)
-    size = int(os.environ["SIZE"])
-    starts, lock = list(range(0, size, PART))[::-1], threading.Lock()
-    print(time.time(), flush=True)
+    size, part = int(os.environ["SIZE"]), int(os.environ["PART"])
+    starts, lock = list(range(0, size, part))[::-1], threading.Lock()
+    stamp()
     folder.mkdir(parents=True, exist_ok=True)
     file = os.open(folder / "final", os.O_RDWR | os.O_CREAT)
     os.ftruncate(file, size)
@@ -135,7 +143,7 @@ def bare(folder: Path) -> None:
                 if not starts:
                     return
                 at = starts.pop()
-            said = {"Range": f"bytes={at}-{min(size, at + PART) - 1}", "Accept-Encoding": "identity"}
+            said = {"Range": f"bytes={at}-{min(size, at + part) - 1}", "Accept-Encoding": "identity"}
             answer = pool.request("GET", "/file", headers=said, preload_content=False)
             while piece := answer.read1(512 * 1024):
                 os.pwrite(file, piece, at)
@@ -147,14 +155,16 @@ def bare(folder: Path) -> None:
     for each in threads:
         each.join()
     os.fsync(file)
+    stamp()
 
 
 def hub(folder: Path) -> None:
     os.environ.update(HF_ENDPOINT=os.environ["URL"], HF_HUB_DISABLE_XET="1", HF_HUB_DISABLE_PROGRESS_BARS="1")
     import huggingface_hub
 
-    print(time.time(), flush=True)
+    stamp()
     huggingface_hub.hf_hub_download("a/b", "model.safetensors", revision="1" * 40, cache_dir=folder)
+    stamp()
 
 
 WAYS = {
@@ -164,24 +174,24 @@ WAYS = {
 }  # fmt: skip
 
 
-def start(way: str, folder: Path) -> tuple[subprocess.Popen[str], float]:
-    """A process that downloads, and when it began (imports done)."""
+def start(way: str, folder: Path) -> tuple[subprocess.Popen[str], list[float]]:
+    """A process that downloads, and its stamp when it began (imports done)."""
     process = subprocess.Popen(
         [sys.executable, __file__, "--way", way, str(folder)], stdout=subprocess.PIPE, text=True
     )
-    return process, float(process.stdout.readline())
+    return process, [float(word) for word in process.stdout.readline().split()]
 
 
 def timed(way: str, folder: Path) -> Took:
-    """From the first request to the end of the process."""
+    """From the first request to the whole file."""
     process, began = start(way, folder)
+    ended = [float(word) for word in process.stdout.readline().split()]
     _, status, usage = os.wait4(process.pid, 0)
-    seconds = time.time() - began
     process.returncode = os.waitstatus_to_exitcode(status)
     assert process.returncode == 0, way
     process.stdout.close()
     shutil.rmtree(folder, ignore_errors=True)
-    return Took(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
+    return Took(ended[0] - began[0], ended[1] - began[1], usage.ru_maxrss / 1024)
 
 
 def kill(url: str, folder: Path, pairs: int) -> None:
@@ -212,24 +222,20 @@ def limited(url: str, folder: Path, pairs: int) -> None:
         one, eight = timed("ours, 1 connection", folder / "l"), timed("ours", folder / "l")
         told = f"one {one.seconds:.2f} s, eight {eight.seconds:.2f} s, ratio {one.seconds / eight.seconds:.2f}"
         print(f"20 MB/s a connection: {told}  (bound 7)", flush=True)
-    pairs = max(3, pairs)
-    ratios = [
-        timed("ours", folder / "l").seconds / timed("ours, no digest", folder / "l").seconds
-        for _ in range(pairs)
-    ]
-    added = statistics.median(ratios) - 1
-    print(
-        f"20 MB/s a connection: the digest adds {added:+.1%} of the wall time, paired  (bound 10 %)", flush=True
-    )
+    compare("20 MB/s a connection", ("bare urllib3", "ours, no digest", "ours"), folder / "l", max(3, pairs))
     ask(f"{url}/limit/0")
 
 
 def fast(url: str, folder: Path, pairs: int) -> None:
-    ways = ("bare urllib3", "ours, no digest", "ours", "huggingface_hub")
+    compare("no limit", ("bare urllib3", "ours, no digest", "ours", "huggingface_hub"), folder / "f", pairs)
+
+
+def compare(line: str, ways: tuple[str, ...], folder: Path, pairs: int) -> None:
+    """Ways taking turns, each beside bare urllib3 of the same round; the first round warms up."""
     took: dict[str, list[Took]] = {way: [] for way in ways}
     for round_number in range(pairs + 1):
         for way in ways:
-            one = timed(way, folder / "f")
+            one = timed(way, folder)
             if round_number:
                 took[way].append(one)
     size = int(os.environ["SIZE"])
@@ -237,15 +243,16 @@ def fast(url: str, folder: Path, pairs: int) -> None:
         bare, mine = took["bare urllib3"], took[way]
         paired = statistics.median(a.seconds / b.seconds for a, b in zip(bare, mine, strict=True))
         rate = size / statistics.median(each.seconds for each in mine) / 1e6
-        processor = statistics.median(each.processor for each in mine)
+        processor = statistics.median(each.processor for each in mine) * (1 << 30) / size
         memory = max(each.mebibytes for each in mine)
         told = (
-            f"{paired:.2f} of bare urllib3's rate, paired; {processor:.2f} processor seconds, {memory:.0f} MiB"
+            f"{paired:.2f} of bare urllib3's rate, paired; {processor:.2f} processor seconds a GiB, "
+            f"{memory:.0f} MiB"
         )
-        print(f"no limit: {way:16} median {rate:6.0f} MB/s, {told}", flush=True)
+        print(f"{line}: {way:16} median {rate:6.0f} MB/s, {told}", flush=True)
     both = zip(took["ours"], took["ours, no digest"], strict=True)
     added = statistics.median(a.seconds / b.seconds for a, b in both) - 1
-    print(f"no limit: the digest adds {added:+.1%} of the wall time, paired", flush=True)
+    print(f"{line}: the digest adds {added:+.1%} of the wall time, paired  (bound 10 %)", flush=True)
 
 
 if __name__ == "__main__":
