@@ -61,26 +61,20 @@ def download(wanted: Wanted, place: Place, *, tools: Tools, check: Check, meter:
         DiskFull: what is there is kept.
     """
     while True:
-        found: list[Path] = []
-
-        def ready(found: list[Path] = found) -> bool:
-            there = place.ready(wanted)
-            if there is not None:
-                found.append(there)
-            return there is not None
-
         try:
             partial = claim(
-                place.partials, wanted.key, ready=ready, check=check, clock=tools.clock,
+                place.partials, wanted.key, ready=lambda: place.ready(wanted) is not None, check=check,
+                clock=tools.clock,
                 waiting=lambda: meter.show(f"waiting for the process that fetches {wanted.path}"),
             )  # fmt: skip
-            if partial is None:
-                meter.reused(wanted.size or 0)
-                return found[0]
-            try:
-                return _Download(wanted, partial, tools, check, meter).finish(place)
-            finally:
-                partial.release()
+            if partial is not None:
+                try:
+                    return _Download(wanted, partial, tools, check, meter).finish(place)
+                finally:
+                    partial.release()
+            if (there := place.ready(wanted)) is not None:  # else it was removed again just now
+                meter.reused(there.stat().st_size)
+                return there
         except Lost:
             continue  # another process has it: wait for that one
         except OSError as error:

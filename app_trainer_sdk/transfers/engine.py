@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import final
 
 from app_trainer_sdk.transfers.digests import TailDigest
-from app_trainer_sdk.transfers.faults import Abandoned, Changed, Fault, NoRanges
+from app_trainer_sdk.transfers.faults import Abandoned, Changed, Fault, NoRanges, Overlong
 from app_trainer_sdk.transfers.mirrors import Mirror, Mirrors
 from app_trainer_sdk.transfers.partial import Partial, State, part_lengths
 from app_trainer_sdk.transfers.pauses import Clock, RealClock
@@ -207,7 +207,6 @@ class Pass:
     def _give_back(self, request: Request, error: BaseException | None) -> None:
         with self._changed:
             self._active.discard(request)
-            request.mirror.taken += request.received
             if not request.abandoned and not self._stop.is_set():
                 self._settle(request, error)
             self._changed.notify_all()
@@ -230,7 +229,7 @@ class Pass:
         if isinstance(error, Changed):
             request.mirror.facts = None
             self._end(Restart(str(error)))
-        elif self._whole or "more bytes" in str(error):
+        elif self._whole or isinstance(error, Overlong):
             self._forget(request.index)
 
     def _forget(self, index: int) -> None:

@@ -6,6 +6,7 @@
     ├── Busy                 429, 503: try again, not before it says
     ├── Gone                 401, 403, 404, 410, or a host that must not be asked: this mirror is out
     ├── Unusable             what it has is not the file: this mirror is out
+    ├── Overlong             more bytes than were asked for: those before them are not trusted either
     ├── NoRanges             200 to a range: the mirror may only be good for one whole stream
     ├── Changed              412, 416, another ETag: what came before may belong to another file
     └── Abandoned            we gave the request up ourselves: asked again elsewhere, charged to nobody
@@ -34,6 +35,10 @@ class Gone(Fault):
 
 class Unusable(Fault):
     """The mirror has another file, or says it in a way we refused."""
+
+
+class Overlong(Fault):
+    """More bytes than were asked for."""
 
 
 class NoRanges(Fault):

@@ -31,8 +31,9 @@ class Mirror:
         failures: in a row.
         whole_answers: to ranges, in a row.
         out: why it is not asked any more; empty while it is.
+        gone: it says that the file is not there.
+        wrong: what its file has, and what was expected, where that is another file.
         rate: bytes a second of one connection, None before it was measured.
-        taken: bytes that came from it.
     """
 
     url: str = field(repr=False)
@@ -41,11 +42,10 @@ class Mirror:
     whole_answers: int = 0
     out: str = ""
     gone: bool = False
-    wrong: str = ""
+    wrong: tuple[str, str] | None = None
     not_before: float = 0.0
     failed_at: float = float("-inf")
     rate: float | None = None
-    taken: int = 0
     asking: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @property
@@ -140,7 +140,7 @@ class Mirrors:
         """It has another file than the job says: it is not asked again."""
         with self._lock:
             mirror.out = f"{mirror.shown} has {found}, expected {expected}"
-            mirror.wrong = f"{found}; expected {expected}"
+            mirror.wrong = found, expected
 
     def ending(self) -> TrainerError:
         """Why none is left, as the error that says who has to do something.
@@ -151,8 +151,8 @@ class Mirrors:
         reasons = "; ".join(dict.fromkeys(each.out for each in self._all if each.out))
         setting = self._wanted.setting
         wrong = {each.wrong for each in self._all}
-        if len(wrong) == 1 and "" not in wrong:
-            found, _, expected = wrong.pop().partition("; expected ")
+        if len(wrong) == 1 and (only := wrong.pop()) is not None:
+            found, expected = only
             return BadJob(f"{self._all[0].shown} has {found}", expected=expected, setting=setting)
         if self._all and all(each.gone for each in self._all):
             return InputMissing(

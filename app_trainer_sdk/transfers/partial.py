@@ -21,6 +21,7 @@ from typing import Any, final
 from app_trainer_sdk.files import json_bytes, read_json, remove_tree, sync_directory, sync_file
 from app_trainer_sdk.transfers.faults import Abandoned
 from app_trainer_sdk.transfers.owner import BEAT_SECONDS, boot_id
+from app_trainer_sdk.transfers.space import free_bytes
 
 HEARTBEAT, DATA, STATE, POSITIONS, WRONG = "heartbeat", "data", "state.json", "positions", "wrong"
 _POSITION = struct.Struct("<Q")
@@ -68,14 +69,6 @@ class Partial:
     def positions(self) -> Path:
         """How far each part is."""
         return self._folder / POSITIONS
-
-    @property
-    def on_disk(self) -> int:
-        """Bytes that the data takes on the disk already."""
-        try:
-            return self.data.stat().st_blocks * 512
-        except FileNotFoundError:
-            return 0
 
     def check_owned(self) -> None:
         """Cheap; before each write.
@@ -152,14 +145,14 @@ class Partial:
             os.truncate(self.data, 0)
 
     def quarantine(self) -> None:
-        """Put away bytes that turned out wrong: they are never gone on with."""
-        with contextlib.suppress(FileNotFoundError):
-            self.data.replace(self._folder / WRONG)
-        self.discard()
-
-    def free_space(self) -> None:
-        """Give up what is kept only to be looked at."""
+        """Put away bytes that turned out wrong: they are never gone on with. Where they would take the place of
+        the right ones, they go.
+        """
         (self._folder / WRONG).unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            if free_bytes(self._folder) >= self.data.stat().st_size:
+                self.data.replace(self._folder / WRONG)
+        self.discard()
 
     def finish(self, final: Path, *, read_only: bool = False) -> None:
         """Give the verified file its name, durably, and leave nothing beside."""

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from app_trainer_sdk.redaction import shown_url
 from app_trainer_sdk.transfers.answers import Facts, ask, check_part, check_whole
-from app_trainer_sdk.transfers.faults import Abandoned, Changed, Fault, Gone
+from app_trainer_sdk.transfers.faults import Abandoned, Changed, Fault, Gone, Overlong
 from app_trainer_sdk.transfers.mirrors import Mirror
 from app_trainer_sdk.transfers.partial import Slot
 from app_trainer_sdk.transfers.wanted import Patience, Wanted
@@ -85,7 +85,7 @@ class Request:
             if self.abandoned:
                 raise Abandoned
             if expected is not None and self.received + len(piece) > expected:
-                raise Fault(f"{self.mirror.shown}: more bytes than were asked for")
+                raise Overlong(f"{self.mirror.shown}: more bytes than were asked for")
             done = span.done + self.received
             self._slot.write(piece, span.begin + done, done + len(piece))
             self.received += len(piece)

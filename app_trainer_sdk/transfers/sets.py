@@ -49,21 +49,20 @@ def fetch_files(
         DiskFull: they would not fit; nothing was fetched.
         TrainerError: as :func:`download`.
     """
-    missing = [each for each in files if place.ready(each) is None]
-    sizes = {each.key: _size(each, tools, check) for each in missing}
-    unique = {each.key: each for each in missing}
     found = {each.path: path for each in files if (path := place.ready(each)) is not None}
+    missing = {each.key: each for each in files if each.path not in found}
+    sizes = {key: _size(each, tools, check) for key, each in missing.items()}
     there = sum(path.stat().st_size for path in found.values())
     meter = Meter(label, total=there + sum(sizes.values()), told=told, now=tools.clock.now)
     to_come = sum(_to_come(key, size, place) for key, size in sizes.items())
     check_space(place.partials, to_come, reserve=reserve, free=free)
     meter.reused(there)
-    small = [each for key, each in unique.items() if 0 < sizes[key] <= SMALL_BYTES]
+    small = [each for key, each in missing.items() if 0 < sizes[key] <= SMALL_BYTES]
     paths = _together(small, place, tools, check, meter)
-    for each in unique.values():
-        if each not in small:
-            paths[each.key] = download(each, place, tools=tools, check=check, meter=meter)
-    found |= {each.path: paths[each.key] for each in missing}
+    for key, each in missing.items():
+        if key not in paths:
+            paths[key] = download(each, place, tools=tools, check=check, meter=meter)
+    found |= {each.path: paths[each.key] for each in files if each.path not in found}
     meter.show()
     meter.finish(len(files))
     return found

@@ -179,3 +179,19 @@ def test_parts_cover_a_file():
     """The last is what is left; an empty file has none."""
     assert part_lengths(5, 2) == [2, 2, 1]
     assert part_lengths(0, 2) == []
+
+
+def test_wrong_bytes_are_put_away_only_where_the_right_ones_still_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Never gone on with, kept to be looked at, and never the reason that a disk is full."""
+    for room, kept in ((4, True), (3, False)):
+        monkeypatch.setattr(module, "free_bytes", lambda folder, room=room: room)
+        mine = owned(tmp_path)
+        mine.begin(State(4, 4, [4]), keep=True)
+        mine.quarantine()
+
+        assert mine.load() is None
+        assert not mine.data.exists()
+        assert (mine.data.with_name("wrong")).exists() is kept
+        mine.release()
