@@ -17,16 +17,16 @@ from app_trainer_sdk.files import remove_tree, sha256_file
 from app_trainer_sdk.job import FileReference, Job
 from app_trainer_sdk.transfers.addresses import Guard
 from app_trainer_sdk.transfers.archives import Limits, unpack
-from app_trainer_sdk.transfers.download import Place
+from app_trainer_sdk.transfers.download import Destination
 from app_trainer_sdk.transfers.engine import Tools
-from app_trainer_sdk.transfers.progress import Nobody, Told
+from app_trainer_sdk.transfers.progress import NoListener, ProgressListener
 from app_trainer_sdk.transfers.sets import fetch_files
 from app_trainer_sdk.transfers.wanted import Wanted
 from app_trainer_sdk.transfers.web import Web
 
 NAME_BYTES = 128
 Check = Callable[[], None]
-NOBODY = Nobody()
+NO_LISTENER = NoListener()
 
 
 @contextlib.contextmanager
@@ -40,7 +40,7 @@ def open_tools() -> Iterator[Tools]:
 
 
 def fetch_inputs(
-    job: Job, directory: Path, check: Check, *, told: Told = NOBODY, reserve: int = 0
+    job: Job, directory: Path, check: Check, *, told: ProgressListener = NO_LISTENER, reserve: int = 0
 ) -> dict[str, Path]:
     """Local path of each input; of an archive it is the folder it became.
 
@@ -63,7 +63,7 @@ def fetch_inputs(
 
 def fetch(
     reference: FileReference, directory: Path, *, setting: str, check: Check, tools: Tools,
-    told: Told = NOBODY, reserve: int = 0,
+    told: ProgressListener = NO_LISTENER, reserve: int = 0,
 ) -> Path:  # fmt: skip
     """Make one file local and verify what is known of it.
 
@@ -116,7 +116,7 @@ def in_place(reference: FileReference, setting: str, check: Check) -> Path:
 
 
 def _downloaded(
-    reference: FileReference, directory: Path, setting: str, check: Check, told: Told, tools: Tools,
+    reference: FileReference, directory: Path, setting: str, check: Check, told: ProgressListener, tools: Tools,
     reserve: int,
 ) -> Path:  # fmt: skip
     """An input under the name that its URL gives it, in the job's own directory: jobs share no inputs."""
@@ -128,7 +128,7 @@ def _downloaded(
     wanted = Wanted(
         path.name, (reference.url,), size=reference.size, sha256=reference.sha256, setting=setting
     )  # fmt: skip
-    place = Place(directory / ".partial", lambda sha256: path)
+    place = Destination(directory / ".partial", lambda sha256: path)
     label = setting.removeprefix("/")
     fetch_files([wanted], place, label=label, tools=tools, check=check, told=told, reserve=reserve)
     remove_tree(place.partials)  # a kill at the last moment may have left an empty claim

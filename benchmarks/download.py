@@ -96,8 +96,8 @@ def stamp() -> None:
 def ours(folder: Path, *, connections: int = 8, digest: bool = True) -> None:
     from app_trainer_sdk.transfers import engine
     from app_trainer_sdk.transfers.addresses import Guard
-    from app_trainer_sdk.transfers.download import Place, download
-    from app_trainer_sdk.transfers.progress import Meter, Nobody
+    from app_trainer_sdk.transfers.download import Destination, download
+    from app_trainer_sdk.transfers.progress import Meter, NoListener
     from app_trainer_sdk.transfers.wanted import Patience, Wanted
     from app_trainer_sdk.transfers.web import Web
 
@@ -119,8 +119,8 @@ def ours(folder: Path, *, connections: int = 8, digest: bool = True) -> None:
         engine.TailDigest = NoDigest  # type: ignore[misc]
     tools = engine.Tools(Web(Guard(("127.0.0.1",))), Patience(connections=connections))
     wanted = Wanted("file", (os.environ["URL"] + "/file",), int(os.environ["SIZE"]), sha256)
-    place = Place(folder / "partial", lambda sha256: folder / "final")
-    meter = Meter("file", total=0, told=Nobody(), now=time.monotonic)
+    place = Destination(folder / "partial", lambda sha256: folder / "final")
+    meter = Meter("file", total=0, told=NoListener(), now=time.monotonic)
     stamp()
     download(wanted, place, tools=tools, check=lambda: None, meter=meter)
     stamp()

@@ -36,7 +36,7 @@ from app_trainer_sdk.transfers.addresses import Guard
 from app_trainer_sdk.transfers.effort import Effort, UploadTools
 from app_trainer_sdk.transfers.grants import Offer, Target
 from app_trainer_sdk.transfers.outgoing import Outgoing, Part, examine, pieces
-from app_trainer_sdk.transfers.progress import Meter, Nobody
+from app_trainer_sdk.transfers.progress import Meter, NoListener
 from app_trainer_sdk.transfers.upload import upload
 from app_trainer_sdk.transfers.web import Web
 
@@ -193,7 +193,7 @@ def measure(path: Path, url: str, size: int) -> None:
     began = time.monotonic()
     file = examine(path, kind="artifact", name="a", path=path.name, check=lambda: None)
     examined = time.monotonic()
-    meter = Meter("upload", total=size, told=Nobody(), now=tools.clock.now)
+    meter = Meter("upload", total=size, told=NoListener(), now=tools.clock.now)
     upload(file, SinkGrants(url), tools=tools, check=lambda: None, meter=meter)
     sent = time.monotonic()
     growth = memory.growth_mib()

@@ -23,7 +23,7 @@ from app_trainer_sdk.checkpoints import IDENTITY, MANIFEST, STATE, find_checkpoi
 from app_trainer_sdk.errors import Fenced, StopRequested, UploadFailed
 from app_trainer_sdk.files import read_json, remove_tree
 from app_trainer_sdk.outputs.sender import Sender
-from app_trainer_sdk.transfers.progress import Nobody
+from app_trainer_sdk.transfers.progress import NoListener
 
 POLL_SECONDS = 0.1
 #: Rows of the run so far go along with a checkpoint, in a folder of it that no manifest names.
@@ -159,7 +159,7 @@ class CheckpointUploads:
         )  # fmt: skip
 
     def _send_one(self, folder: Path, name: str, *, needs: tuple[str, ...]) -> int:
-        size = self._sender.send("checkpoint", name, folder, check=self._check, told=Nobody(), needs=needs)
+        size = self._sender.send("checkpoint", name, folder, check=self._check, told=NoListener(), needs=needs)
         if name not in self._stored:
             self._stored.add(name)
             self.bytes += size

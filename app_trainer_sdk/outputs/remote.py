@@ -17,9 +17,9 @@ from app_trainer_sdk.job import Job, Resume
 from app_trainer_sdk.outputs.checkpoints import ROW_FILES, ROWS
 from app_trainer_sdk.paths import JobDirectory
 from app_trainer_sdk.transfers.addresses import Guard
-from app_trainer_sdk.transfers.download import Place
+from app_trainer_sdk.transfers.download import Destination
 from app_trainer_sdk.transfers.engine import Tools
-from app_trainer_sdk.transfers.progress import Told
+from app_trainer_sdk.transfers.progress import ProgressListener
 from app_trainer_sdk.transfers.sets import fetch_files
 from app_trainer_sdk.transfers.wanted import Wanted
 from app_trainer_sdk.transfers.web import Web
@@ -27,7 +27,9 @@ from app_trainer_sdk.transfers.web import Web
 SETTING = "/resume"
 
 
-def fetch_resume(job: Job, layout: JobDirectory, check: Callable[[], None], *, told: Told) -> int | None:
+def fetch_resume(
+    job: Job, layout: JobDirectory, check: Callable[[], None], *, told: ProgressListener
+) -> int | None:
     """Make the job's remote checkpoint a local one, unless there is one as new; the step, None without any.
 
     Raises:
@@ -39,7 +41,7 @@ def fetch_resume(job: Job, layout: JobDirectory, check: Callable[[], None], *, t
     if said is None or _has(layout.checkpoints, said.step, job.identifier()):
         return None
     coming = layout.checkpoints / ".coming"
-    place = Place(coming / "partial", lambda sha256: coming / "files" / sha256)
+    place = Destination(coming / "partial", lambda sha256: coming / "files" / sha256)
     files = [
         Wanted(
             each.path, tuple(map(_as_url, each.urls)), each.size, each.sha256, setting=f"{SETTING}/files/{at}"

@@ -19,7 +19,7 @@ from app_trainer_sdk.transfers.addresses import Guard
 from app_trainer_sdk.transfers.effort import Effort, Throttle, UploadTools
 from app_trainer_sdk.transfers.grants import GrantClient, Grants, OwnTargets
 from app_trainer_sdk.transfers.outgoing import Kind, examine
-from app_trainer_sdk.transfers.progress import Meter, Told
+from app_trainer_sdk.transfers.progress import Meter, ProgressListener
 from app_trainer_sdk.transfers.upload import upload
 from app_trainer_sdk.transfers.web import Web
 
@@ -47,7 +47,7 @@ class Sender:
     md5: bool = False
 
     def send(
-        self, kind: Kind, name: str, folder: Path, *, check: Callable[[], None], told: Told,
+        self, kind: Kind, name: str, folder: Path, *, check: Callable[[], None], told: ProgressListener,
         paths: Sequence[str] = (), needs: tuple[str, ...] = (),
     ) -> int:  # fmt: skip
         """Upload a folder's files, or some; bytes of what is there now and verified. A manifest goes last.

@@ -235,7 +235,7 @@ def _opened(archive: tarfile.TarFile, entry: tarfile.TarInfo) -> IO[bytes]:
 
 
 @contextmanager
-def _decompressed(path: Path) -> Iterator[_Sober]:
+def _decompressed(path: Path) -> Iterator[_BoundedReader]:
     """A tar's bytes, whatever it is compressed with."""
     with path.open("rb") as file:
         magic = file.read(6)
@@ -246,11 +246,11 @@ def _decompressed(path: Path) -> Iterator[_Sober]:
     }
     opener = next((each for start, each in openers.items() if magic.startswith(start)), io.open)
     with opener(path, "rb") as plain:
-        yield _Sober(plain)
+        yield _BoundedReader(plain)
 
 
 @final
-class _Sober:
+class _BoundedReader:
     """A file that hands out no more at once than a header may need: a bomb can be one, too."""
 
     def __init__(self, file: IO[bytes]) -> None:

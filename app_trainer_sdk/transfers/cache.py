@@ -28,7 +28,7 @@ LEASE_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
-class Kept:
+class CachedFile:
     """One file of the cache.
 
     Attributes:
@@ -121,17 +121,19 @@ class Cache:
         """SHA-256 of each file of a set."""
         return {name: each["sha256"] for name, each in read_json(self._sets / f"{key}.json")["files"].items()}
 
-    def kept(self) -> list[Kept]:
+    def kept(self) -> list[CachedFile]:
         """Every file, the one that was used last first."""
         names = self._names()
         found = []
         for path in self._files.glob("??/*"):
             with contextlib.suppress(OSError):
                 stat = path.stat()
-                found.append(Kept(path.name, stat.st_size, stat.st_atime, tuple(names.get(path.name, ()))))
+                found.append(
+                    CachedFile(path.name, stat.st_size, stat.st_atime, tuple(names.get(path.name, ())))
+                )
         return sorted(found, key=lambda each: each.used_at, reverse=True)
 
-    def verify(self, kept: Kept) -> bool:
+    def verify(self, kept: CachedFile) -> bool:
         """Whether a file still has its digest."""
         return sha256_file(self.file(kept.sha256)) == kept.sha256
 

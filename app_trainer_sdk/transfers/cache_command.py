@@ -11,7 +11,7 @@ from pathlib import Path
 
 from app_trainer_sdk.errors import ExitCode, TrainerError
 from app_trainer_sdk.paths import cache_directory
-from app_trainer_sdk.transfers.cache import Cache, Kept
+from app_trainer_sdk.transfers.cache import Cache, CachedFile
 from app_trainer_sdk.transfers.progress import size_text
 
 DAY_SECONDS = 86_400.0
@@ -87,7 +87,7 @@ def _prune(cache: Cache, chosen: argparse.Namespace) -> int:
     return int(ExitCode.SUCCEEDED)
 
 
-def _too_much(kept: Sequence[Kept], max_size: int | None, max_age_days: float | None) -> list[Kept]:
+def _too_much(kept: Sequence[CachedFile], max_size: int | None, max_age_days: float | None) -> list[CachedFile]:
     """What goes: first what is too old, then what was not used for longest until the rest is small enough."""
     bound = float("-inf") if max_age_days is None else time.time() - max_age_days * DAY_SECONDS
     going, total = [], 0

@@ -1,6 +1,6 @@
 """Owns one file from asking for it to its final name: whole, verified, or an error that says who must act.
 
-Passes of the engine follow one another, a bounded number of times: begun anew when a mirror's file changed,
+Rounds of the engine follow one another, a bounded number of times: begun anew when a mirror's file changed,
 in one stream when ranges are not to be had, from one mirror alone when a mixture was wrong. This file must
 not know what the file is for.
 """
@@ -16,7 +16,7 @@ from typing import final
 
 from app_trainer_sdk.errors import DependencyUnavailable, DiskFull, is_disk_full
 from app_trainer_sdk.transfers.claims import claim
-from app_trainer_sdk.transfers.engine import NoMirror, Pass, Restart, Tools
+from app_trainer_sdk.transfers.engine import NoMirror, Restart, Round, Tools
 from app_trainer_sdk.transfers.faults import Fault
 from app_trainer_sdk.transfers.mirrors import Mirrors
 from app_trainer_sdk.transfers.partial import Lost, Partial, State, part_lengths
@@ -29,7 +29,7 @@ Check = Callable[[], None]
 
 
 @dataclass(frozen=True)
-class Place:
+class Destination:
     """Where a file goes.
 
     Attributes:
@@ -48,7 +48,7 @@ class Place:
         return path if path is not None and _is_there(path, wanted.size) else None
 
 
-def download(wanted: Wanted, place: Place, *, tools: Tools, check: Check, meter: Meter) -> Path:
+def download(wanted: Wanted, place: Destination, *, tools: Tools, check: Check, meter: Meter) -> Path:
     """Make one file local under its final name.
 
     Returns:
@@ -88,7 +88,7 @@ def download(wanted: Wanted, place: Place, *, tools: Tools, check: Check, meter:
 
 @final
 class _Download:
-    """The passes over one file that this process owns."""
+    """The rounds over one file that this process owns."""
 
     def __init__(self, wanted: Wanted, partial: Partial, tools: Tools, check: Check, meter: Meter) -> None:
         self._wanted = wanted
@@ -100,13 +100,13 @@ class _Download:
         self._alone = wanted.sha256 is None
         self._inherited = False
 
-    def finish(self, place: Place) -> Path:
-        """Pass after pass until the right file is there."""
+    def finish(self, place: Destination) -> Path:
+        """Round after round until the right file is there."""
         allowed = self._tools.patience.restarts + len(self._wanted.urls)
         last = ""
         for _ in range(allowed + 1):
             state, whole = self._prepare()
-            run = Pass(
+            run = Round(
                 self._wanted, self._partial, state, self._mirrors, self._tools, self._meter, whole=whole,
                 alone=self._alone,
             )  # fmt: skip

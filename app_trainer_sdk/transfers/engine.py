@@ -1,7 +1,7 @@
-"""Owns one pass over one file: parts handed to connections until all are there, or until nothing can go on.
+"""Owns one round over one file: parts handed to connections until all are there, or until nothing can go on.
 
 Threads write; the caller's thread waits, notices a wish to stop, and asks again for what lags. This file
-must not know what happens between passes, nor what the finished file is for.
+must not know what happens between rounds, nor what the finished file is for.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Tools:
 
 
 @final
-class Pass:
+class Round:
     """Fetch what is missing of one file.
 
     Args:
@@ -164,11 +164,11 @@ class Pass:
     def _open(self, index: int, mirror: Mirror) -> Request | None:
         self._pending.popleft()
         try:
-            slot = self._partial.open_slot(self._state, index)
+            writer = self._partial.open_writer(self._state, index)
         except BaseException as error:  # noqa: BLE001 - as above
             self._end(error)
             return None
-        request = Request(index, mirror, slot, self._tools.clock.now())
+        request = Request(index, mirror, writer, self._tools.clock.now())
         self._active.add(request)
         return request
 

@@ -22,7 +22,7 @@ from app_trainer_sdk.transfers.manifest import (
     manifest,
     read_manifest,
 )
-from app_trainer_sdk.transfers.progress import Nobody
+from app_trainer_sdk.transfers.progress import NoListener
 from app_trainer_sdk.transfers.sets import cache_place, fetch_files
 
 
@@ -75,7 +75,7 @@ def _of_the_hub(repository: str, revision: str, *, fetch: bool) -> list[Listed]:
     wanted = [each for each in listed if fetch or each.sha256 is None or each.size is None]
     with open_tools() as tools:
         place = cache_place(cache)
-        paths = fetch_files(wanted, place, label=repository, tools=tools, check=_never, told=Nobody())
+        paths = fetch_files(wanted, place, label=repository, tools=tools, check=_never, told=NoListener())
     if fetch:
         folder = cache.write_set(
             f"mirror-{revision}", f"{repository}@{revision}", {n: p.name for n, p in paths.items()}

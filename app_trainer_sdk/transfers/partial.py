@@ -110,9 +110,9 @@ class Partial:
         if keep:
             self.save(state)
 
-    def open_slot(self, state: State, index: int) -> Slot:
+    def open_writer(self, state: State, index: int) -> PartWriter:
         """What one request writes part ``index`` through."""
-        return Slot(self, state, index)
+        return PartWriter(self, state, index)
 
     def save(self, state: State) -> None:
         """Make durable what is there: the data first, then what is said of it."""
@@ -195,7 +195,7 @@ class Partial:
 
 
 @final
-class Slot:
+class PartWriter:
     """Lets one request write one part. Once closed, by whoever, nothing is written any more: not even by a
     thread that hangs in a connection and comes back after the file has its final name.
     """
@@ -220,7 +220,7 @@ class Slot:
         """Write bytes at ``offset`` of the file; the part is then ``done`` bytes far.
 
         Raises:
-            Abandoned: the slot was closed.
+            Abandoned: the writer was closed.
             Lost: the file is somebody else's.
         """
         self._partial.check_owned()

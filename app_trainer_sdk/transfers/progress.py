@@ -17,7 +17,7 @@ from app_trainer_sdk.console import seconds_text
 WINDOW_SECONDS = 10.0
 
 
-class Told(Protocol):
+class ProgressListener(Protocol):
     """Who is told of transfers."""
 
     def transferring(self, text: str, done: int, total: int) -> None:
@@ -30,7 +30,7 @@ class Told(Protocol):
 
 
 @final
-class Nobody:
+class NoListener:
     """Is told nothing."""
 
     def transferring(self, text: str, done: int, total: int) -> None:
@@ -51,7 +51,7 @@ class Meter:
         now: seconds, monotonic.
     """
 
-    def __init__(self, label: str, *, total: int, told: Told, now: Callable[[], float]) -> None:
+    def __init__(self, label: str, *, total: int, told: ProgressListener, now: Callable[[], float]) -> None:
         self._label = label
         self._total = total
         self._told = told

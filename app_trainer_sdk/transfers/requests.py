@@ -16,7 +16,7 @@ from app_trainer_sdk.redaction import shown_url
 from app_trainer_sdk.transfers.answers import Facts, ask, check_part, check_whole
 from app_trainer_sdk.transfers.faults import Abandoned, Changed, Fault, Gone, Overlong
 from app_trainer_sdk.transfers.mirrors import Mirror
-from app_trainer_sdk.transfers.partial import Slot
+from app_trainer_sdk.transfers.partial import PartWriter
 from app_trainer_sdk.transfers.wanted import Patience, Wanted
 from app_trainer_sdk.transfers.web import Web
 
@@ -47,26 +47,26 @@ class Span:
 class Request:
     """One part asked of one mirror."""
 
-    def __init__(self, index: int, mirror: Mirror, slot: Slot, began: float) -> None:
+    def __init__(self, index: int, mirror: Mirror, writer: PartWriter, began: float) -> None:
         self.index = index
         self.mirror = mirror
         self.began = began
         self.received = 0
         self.abandoned = False
-        self._slot = slot
+        self._writer = writer
         self._answer: Answer | None = None
 
     def abandon(self) -> None:
         """Give it up, from any thread: nothing is written any more, and a read in progress ends."""
         self.abandoned = True
-        self._slot.close()
+        self._writer.close()
         if self._answer is not None:
             with contextlib.suppress(Exception):  # it may be over already
                 self._answer.shutdown()
 
     def close(self) -> None:
         """It is over."""
-        self._slot.close()
+        self._writer.close()
 
     def perform(
         self, span: Span, *, web: Web, wanted: Wanted, patience: Patience, now: Callable[[], float],
@@ -87,7 +87,7 @@ class Request:
             if expected is not None and self.received + len(piece) > expected:
                 raise Overlong(f"{self.mirror.shown}: more bytes than were asked for")
             done = span.done + self.received
-            self._slot.write(piece, span.begin + done, done + len(piece))
+            self._writer.write(piece, span.begin + done, done + len(piece))
             self.received += len(piece)
             add(len(piece), self.mirror.url)
             if not pace.keeps(len(piece)):

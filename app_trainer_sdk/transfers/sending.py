@@ -1,8 +1,8 @@
-"""Owns one pass over one file: targets granted just in time, parts sent over a few connections, at a pace.
+"""Owns one round over one file: targets granted just in time, parts sent over a few connections, at a pace.
 
 Threads send; the caller's thread waits and notices a wish to stop. A target is asked for anew when little of
-its time is left or the store says that it has expired; any other trouble ends the pass once the parts under
-way are done, and nothing that was stored is sent again. This file must not know what follows a pass.
+its time is left or the store says that it has expired; any other trouble ends the round once the parts under
+way are done, and nothing that was stored is sent again. This file must not know what follows a round.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 #: A target is asked for anew when less than this of its time is left: a quarter, at most a minute.
 FRESH_SHARE, FRESH_SECONDS = 0.25, 60.0
-#: Asked anew so often for one part in one pass.
+#: Asked anew so often for one part in one round.
 MOST_REFRESHES = 3
 SHOW_SECONDS = 0.5
 REFUSAL_BYTES = 4096

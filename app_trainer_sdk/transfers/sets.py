@@ -13,12 +13,12 @@ from functools import partial
 from pathlib import Path
 
 from app_trainer_sdk.transfers.cache import Cache
-from app_trainer_sdk.transfers.download import Check, Place, download
+from app_trainer_sdk.transfers.download import Check, Destination, download
 from app_trainer_sdk.transfers.engine import Tools
 from app_trainer_sdk.transfers.faults import Fault
 from app_trainer_sdk.transfers.mirrors import Mirrors
 from app_trainer_sdk.transfers.pauses import LOOK_SECONDS, patiently
-from app_trainer_sdk.transfers.progress import Meter, Told
+from app_trainer_sdk.transfers.progress import Meter, ProgressListener
 from app_trainer_sdk.transfers.requests import ask_mirror
 from app_trainer_sdk.transfers.space import check_space, free_bytes
 from app_trainer_sdk.transfers.wanted import MIB, Wanted
@@ -30,8 +30,8 @@ LEAVE_SECONDS = 1.0
 
 
 def fetch_files(
-    files: Sequence[Wanted], place: Place, *, label: str, tools: Tools, check: Check, told: Told,
-    reserve: int = 0, free: Callable[[Path], int] = free_bytes,
+    files: Sequence[Wanted], place: Destination, *, label: str, tools: Tools, check: Check,
+    told: ProgressListener, reserve: int = 0, free: Callable[[Path], int] = free_bytes,
 ) -> dict[str, Path]:  # fmt: skip
     """Make files local; the local path of each by its name.
 
@@ -68,19 +68,19 @@ def fetch_files(
     return found
 
 
-def still_to_come(files: Sequence[Wanted], place: Place) -> dict[str, int]:
+def still_to_come(files: Sequence[Wanted], place: Destination) -> dict[str, int]:
     """Bytes of the disk that files will still take, by their keys; of unknown sizes none."""
     missing = {each.key: each.size or 0 for each in files if place.ready(each) is None}
     return {key: _to_come(key, size, place) for key, size in missing.items()}
 
 
-def cache_place(cache: Cache) -> Place:
+def cache_place(cache: Cache) -> Destination:
     """Files under their digest in the cache."""
-    return Place(cache.partials, cache.file, read_only=True)
+    return Destination(cache.partials, cache.file, read_only=True)
 
 
 def _together(
-    files: Sequence[Wanted], place: Place, tools: Tools, check: Check, meter: Meter
+    files: Sequence[Wanted], place: Destination, tools: Tools, check: Check, meter: Meter
 ) -> dict[str, Path]:
     """Small files at once, as many as there are connections: each is mostly waiting for an answer."""
     waiting = list(files)
@@ -143,7 +143,7 @@ def _size(wanted: Wanted, tools: Tools, check: Check) -> int:
     return 0
 
 
-def _to_come(key: str, size: int, place: Place) -> int:
+def _to_come(key: str, size: int, place: Destination) -> int:
     """Bytes of the disk that a file will still take."""
     began = [each.stat().st_blocks * 512 for each in place.partials.glob(f"{key}*/data")]
     return max(0, size - max(began, default=0))

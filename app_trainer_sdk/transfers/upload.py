@@ -1,7 +1,7 @@
 """Owns one file from asking for a grant to its confirmation, through whatever goes wrong on the way.
 
-Pass after pass: ask how the file is wanted, which parts are there, send those that are not, say that all was
-sent, hear that size and digest were verified. What a pass could not do the next one does, until nothing has
+Round after round: ask how the file is wanted, which parts are there, send those that are not, say that all was
+sent, hear that size and digest were verified. What a round could not do the next one does, until nothing has
 moved for too long. This file must not know what the file is for, nor the words of the grants.
 """
 
@@ -75,7 +75,7 @@ class _Trouble:
             self._since = self._tools.clock.now()
 
     def bear(self, fault: Fault, check: Check) -> None:
-        """Wait before another pass, or give up."""
+        """Wait before another round, or give up."""
         tools = self._tools
         with self._lock:
             self._tries += 1

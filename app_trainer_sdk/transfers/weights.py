@@ -15,13 +15,13 @@ from urllib.parse import urlsplit
 from app_trainer_sdk.catalog import ModelRow, WeightSource
 from app_trainer_sdk.errors import BadJob, DependencyUnavailable, InputMissing
 from app_trainer_sdk.files import sha256_file
-from app_trainer_sdk.inputs import NOBODY, Check, file_name, in_place, open_tools
+from app_trainer_sdk.inputs import NO_LISTENER, Check, file_name, in_place, open_tools
 from app_trainer_sdk.job import FileReference, Job, WeightsReference
 from app_trainer_sdk.redaction import shown_url
 from app_trainer_sdk.transfers.cache import Cache, set_key
 from app_trainer_sdk.transfers.engine import Tools
 from app_trainer_sdk.transfers.pauses import patiently
-from app_trainer_sdk.transfers.progress import Told
+from app_trainer_sdk.transfers.progress import ProgressListener
 from app_trainer_sdk.transfers.sets import cache_place, fetch_files, still_to_come
 from app_trainer_sdk.transfers.wanted import Wanted
 
@@ -30,7 +30,13 @@ READ_BYTES = 1 << 20
 
 
 def fetch_weights(
-    job: Job, row: ModelRow, cache: Path, check: Check, *, told: Told = NOBODY, reserve: int = 0
+    job: Job,
+    row: ModelRow,
+    cache: Path,
+    check: Check,
+    *,
+    told: ProgressListener = NO_LISTENER,
+    reserve: int = 0,
 ) -> tuple[dict[str, Path], dict[str, str]]:
     """Local path and identity of each set of weights: what the job names, else what the catalog row says.
 
@@ -81,7 +87,13 @@ def weights_to_come(job: Job, row: ModelRow, cache: Path) -> int:
 
 
 def _fetch(
-    files: Sequence[Wanted], kept: Cache, label: str, tools: Tools, check: Check, told: Told, reserve: int
+    files: Sequence[Wanted],
+    kept: Cache,
+    label: str,
+    tools: Tools,
+    check: Check,
+    told: ProgressListener,
+    reserve: int,
 ) -> dict[str, Path]:
     """Files by digest in the cache, held from before they are looked for."""
     kept.hold(each.sha256 for each in files if each.sha256)

@@ -14,7 +14,7 @@ from app_trainer_sdk.errors import BadJob, InputMissing
 from app_trainer_sdk.job import Job, read_job
 from app_trainer_sdk.outputs.remote import fetch_resume
 from app_trainer_sdk.paths import JobDirectory
-from app_trainer_sdk.transfers.progress import Nobody
+from app_trainer_sdk.transfers.progress import NoListener
 
 TOY = {"trainer": "app_trainer_sdk.testing.toys:ToyTrainer", "model": "toy-mlp"}
 
@@ -59,10 +59,10 @@ def test_the_checkpoint_is_there_as_if_it_had_been_made_here(tmp_path: Path, nam
     layout = JobDirectory(tmp_path / "dir")
     job = job_of(made(tmp_path / "far", 4), step=4, named=named, identity="sha256:" + sha(b"{}\n"))
 
-    assert fetch_resume(job, layout, free, told=Nobody()) == 4
+    assert fetch_resume(job, layout, free, told=NoListener()) == 4
     assert inspect_checkpoint(layout.checkpoints / "step-00000004").problem == ""
     assert [each.name for each in layout.checkpoints.iterdir()] == ["step-00000004"]
-    assert fetch_resume(job, layout, free, told=Nobody()) is None
+    assert fetch_resume(job, layout, free, told=NoListener()) is None
 
 
 def test_the_best_one_comes_along(tmp_path: Path):
@@ -70,7 +70,7 @@ def test_the_best_one_comes_along(tmp_path: Path):
     layout = JobDirectory(tmp_path / "dir")
     job = job_of(made(tmp_path / "far", 2), made(tmp_path / "far", 4), step=4)
 
-    assert fetch_resume(job, layout, free, told=Nobody()) == 4
+    assert fetch_resume(job, layout, free, told=NoListener()) == 4
     assert len(list(layout.checkpoints.iterdir())) == 2
 
 
@@ -88,7 +88,7 @@ def test_the_runs_rows_come_along_and_nothing_else(tmp_path: Path):
     layout.phases.write_text("here")
     document = job.document()
     document["resume"]["files"] += files
-    fetch_resume(read_job(document), layout, free, told=Nobody())
+    fetch_resume(read_job(document), layout, free, told=NoListener())
 
     assert (layout.metrics.read_text(), layout.phases.read_text()) == ("far", "here")
     assert not layout.job.exists()
@@ -100,7 +100,7 @@ def test_a_local_checkpoint_that_is_as_new_is_kept(tmp_path: Path):
     layout = JobDirectory(tmp_path / "dir")
     made(layout.checkpoints, 6)
 
-    assert fetch_resume(job_of(made(tmp_path / "far", 4), step=4), layout, free, told=Nobody()) is None
+    assert fetch_resume(job_of(made(tmp_path / "far", 4), step=4), layout, free, told=NoListener()) is None
 
 
 @pytest.mark.parametrize(
@@ -120,12 +120,12 @@ def test_one_that_is_not_meant_is_refused(
     if lost:
         (folder / lost).unlink()
     with pytest.raises(error, match=words):
-        fetch_resume(job_of(folder, step=4, **resume), layout, free, told=Nobody())
+        fetch_resume(job_of(folder, step=4, **resume), layout, free, told=NoListener())
 
     assert not list(layout.checkpoints.glob("step-*"))
 
 
 def test_a_job_without_one_begins_anew(tmp_path: Path):
     """Nothing is made on the disk."""
-    assert fetch_resume(read_job(TOY), JobDirectory(tmp_path / "dir"), free, told=Nobody()) is None
+    assert fetch_resume(read_job(TOY), JobDirectory(tmp_path / "dir"), free, told=NoListener()) is None
     assert not (tmp_path / "dir").exists()

@@ -23,7 +23,7 @@ from app_trainer_sdk.transfers.effort import Effort, UploadTools
 from app_trainer_sdk.transfers.faults import Fault
 from app_trainer_sdk.transfers.grants import GrantClient, Offer, Target
 from app_trainer_sdk.transfers.outgoing import Outgoing, Part, examine
-from app_trainer_sdk.transfers.progress import Meter, Nobody
+from app_trainer_sdk.transfers.progress import Meter, NoListener
 from app_trainer_sdk.transfers.upload import upload
 from app_trainer_sdk.transfers.web import Web
 
@@ -111,7 +111,7 @@ def send(
     """Upload one file as the artifact ``adapter``."""
     part = tools.effort.part_bytes
     file = examine(path, kind="artifact", name="adapter", path=path.name, check=check, part_bytes=part, md5=md5)
-    meter = Meter("upload", total=file.size, told=Nobody(), now=tools.clock.now)
+    meter = Meter("upload", total=file.size, told=NoListener(), now=tools.clock.now)
     upload(file, grants, tools=tools, check=check, meter=meter)
     return meter
 

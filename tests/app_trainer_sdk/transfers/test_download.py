@@ -29,10 +29,10 @@ from app_trainer_sdk.errors import (
     StopRequested,
     TrainerError,
 )
-from app_trainer_sdk.transfers.download import Place, download
+from app_trainer_sdk.transfers.download import Destination, download
 from app_trainer_sdk.transfers.engine import Tools
 from app_trainer_sdk.transfers.owner import boot_id
-from app_trainer_sdk.transfers.progress import Meter, Nobody
+from app_trainer_sdk.transfers.progress import Meter, NoListener
 from app_trainer_sdk.transfers.sets import fetch_files
 from app_trainer_sdk.transfers.wanted import Wanted
 
@@ -62,13 +62,13 @@ def lie() -> Iterator[Callable[..., LyingServer]]:
         server.end()
 
 
-def place(folder: Path) -> Place:
-    return Place(folder / "partial", lambda sha256: folder / "final" / sha256)
+def place(folder: Path) -> Destination:
+    return Destination(folder / "partial", lambda sha256: folder / "final" / sha256)
 
 
 def get(wanted: Wanted, folder: Path, *, using: Tools | None = None, check: Callable[[], None] = free) -> bytes:
     using = using or tools()
-    meter = Meter("file", total=0, told=Nobody(), now=using.clock.now)
+    meter = Meter("file", total=0, told=NoListener(), now=using.clock.now)
     return download(wanted, place(folder), tools=using, check=check, meter=meter).read_bytes()
 
 
@@ -424,13 +424,13 @@ import sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 import lying_server
-from app_trainer_sdk.transfers.download import Place, download
-from app_trainer_sdk.transfers.progress import Meter, Nobody
+from app_trainer_sdk.transfers.download import Destination, download
+from app_trainer_sdk.transfers.progress import Meter, NoListener
 from app_trainer_sdk.transfers.wanted import Wanted
 folder, url, size, sha256 = Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]), sys.argv[5]
 tools = lying_server.tools(part_bytes=0, connections=8)
-meter = Meter("file", total=0, told=Nobody(), now=tools.clock.now)
-place = Place(folder / "partial", lambda sha256: folder / "final" / sha256)
+meter = Meter("file", total=0, told=NoListener(), now=tools.clock.now)
+place = Destination(folder / "partial", lambda sha256: folder / "final" / sha256)
 print("ready", flush=True)
 sys.stdin.readline()
 wanted = Wanted("file", (url,), size, sha256)
@@ -501,7 +501,7 @@ def test_a_disk_that_is_too_small_is_told_before_the_first_byte(tmp_path: Path, 
     server = lie()
     with pytest.raises(DiskFull, match=r"expected 1\.5 MB \(500\.0 kB to come, 1\.0 MB in reserve, 2 %\)"):
         fetch_files(
-            [server.wanted()], place(tmp_path), label="x", tools=tools(), check=free, told=Nobody(),
+            [server.wanted()], place(tmp_path), label="x", tools=tools(), check=free, told=NoListener(),
             reserve=1_000_000, free=lambda folder: SIZE,
         )  # fmt: skip
 

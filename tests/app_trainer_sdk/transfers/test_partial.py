@@ -53,7 +53,7 @@ def test_a_dead_owners_file_is_adopted(tmp_path: Path):
     """Its claim is old and nobody beats: it is gone on with at once."""
     before = owned(tmp_path)
     before.begin(State(4, 2, [0, 0]), keep=True)
-    before.open_slot(State(4, 2, [0, 0]), 1).write(b"ab", 2, 2)
+    before.open_writer(State(4, 2, [0, 0]), 1).write(b"ab", 2, 2)
     before.release()
     (tmp_path / "key").rename(tmp_path / f"key.{DEAD}")
     (tmp_path / f"key.{DEAD}" / "heartbeat").unlink()
@@ -111,11 +111,11 @@ def test_an_owner_that_was_taken_for_dead_notices(tmp_path: Path, monkeypatch: p
     mine = owned(tmp_path)
     state = State(4, 4, [0])
     mine.begin(state, keep=True)
-    slot = mine.open_slot(state, 0)
+    writer = mine.open_writer(state, 0)
     mine.data.parent.rename(tmp_path / f"key.{DEAD}")
     monkeypatch.setattr(module, "BEAT_SECONDS", -1.0)
     with pytest.raises(Lost):
-        slot.write(b"ab", 0, 2)
+        writer.write(b"ab", 0, 2)
     with pytest.raises(Lost):
         mine.finish(tmp_path / "final")
     mine.save(state)
@@ -129,12 +129,12 @@ def test_nothing_is_written_through_a_closed_slot(tmp_path: Path):
     """A thread that comes back late cannot touch a file that has its final name."""
     mine, state = owned(tmp_path), State(4, 4, [0])
     mine.begin(state, keep=True)
-    slot = mine.open_slot(state, 0)
-    slot.write(b"abcd", 0, 4)
-    slot.close()
+    writer = mine.open_writer(state, 0)
+    writer.write(b"abcd", 0, 4)
+    writer.close()
     mine.finish(tmp_path / "final", read_only=True)
     with pytest.raises(Abandoned):
-        slot.write(b"wxyz", 0, 4)
+        writer.write(b"wxyz", 0, 4)
 
     assert (tmp_path / "final").read_bytes() == b"abcd"
     assert (tmp_path / "final").stat().st_mode & 0o777 == 0o444
@@ -162,7 +162,7 @@ def test_a_part_that_is_begun_anew_is_at_its_beginning_after_a_kill(tmp_path: Pa
     """Positions tell of a rewind, too."""
     mine, state = owned(tmp_path), State(4, 2, [0, 0])
     mine.begin(state, keep=True)
-    mine.open_slot(state, 1).write(b"ab", 2, 2)
+    mine.open_writer(state, 1).write(b"ab", 2, 2)
     mine.rewind(1)
 
     assert mine.load() == State(4, 2, [0, 0])

@@ -15,7 +15,7 @@ from lying_server import LyingServer, body_of, tools
 
 from app_trainer_sdk.errors import DiskFull, InputMissing, StopRequested
 from app_trainer_sdk.transfers.cache import Cache
-from app_trainer_sdk.transfers.progress import Nobody
+from app_trainer_sdk.transfers.progress import NoListener
 from app_trainer_sdk.transfers.sets import cache_place, fetch_files
 from app_trainer_sdk.transfers.wanted import Wanted
 
@@ -56,7 +56,7 @@ def get(
     files: list[Wanted], cache: Cache, *, check: Callable[[], None] = free, told: Any = None, **more: Any
 ) -> Any:
     return fetch_files(
-        files, cache_place(cache), label="x", tools=tools(), check=check, told=told or Nobody(), **more
+        files, cache_place(cache), label="x", tools=tools(), check=check, told=told or NoListener(), **more
     )  # fmt: skip
 
 
