@@ -95,7 +95,7 @@ class Outputs:
     def _grant(self, asked: Mapping[str, Any]) -> Answer:
         facts = {name: asked[name] for name in ("kind", "name", "path", "size", "sha256", "part_bytes")}
         facts["needs"] = list(asked.get("needs", ()))
-        if facts["kind"] not in ("artifact", "checkpoint", "record"):
+        if facts["kind"] not in ("artifact", "checkpoint", "rows"):
             raise ValueError("an unknown kind")
         if wrong := unsafe_name(f"{facts['name']}/{facts['path']}"):
             raise ValueError(wrong)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, final
 
 from app_trainer_sdk.checkpoints import IDENTITY, MANIFEST, STATE, find_checkpoints, inspect_checkpoint
-from app_trainer_sdk.errors import Fenced, StopRequested, UploadFailed
+from app_trainer_sdk.errors import StopRequested
 from app_trainer_sdk.files import read_json, remove_tree
 from app_trainer_sdk.outputs.sender import Sender
 from app_trainer_sdk.transfers.progress import NoListener
@@ -125,7 +125,7 @@ class CheckpointUploads:
                 self._send(due, began)
             except _Overtaken:
                 pass
-            except (UploadFailed, Fenced, StopRequested, OSError) as error:
+            except (Exception, StopRequested) as error:  # noqa: BLE001 - told; the next one may go
                 self._told.put(error)
             finally:
                 with self._changed:

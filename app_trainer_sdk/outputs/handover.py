@@ -21,7 +21,7 @@ from app_trainer_sdk.redaction import redact
 from app_trainer_sdk.stops import Stops
 
 #: The run's own rows go beside the artifacts where somebody grants it: curves are not events.
-RECORD_SECONDS = 30.0
+ROWS_SECONDS = 30.0
 #: Keys of an outcome that another outcome has of its own.
 HEAD = ("status", "exit_code", "name", "failure")
 
@@ -109,7 +109,7 @@ class Handover:
         try:
             with self._stops.spending("upload"):
                 self._send_artifacts(outputs, sender, stored)
-                self._send_records(sender, stored)
+                self._send_rows(sender, stored)
         except (TrainerError, StopRequested) as error:
             failure = {"failure": describe_failure(error, phase="upload", step=self._narrator.step)}
             code = ExitCode(failure["failure"]["code"])
@@ -143,14 +143,14 @@ class Handover:
         if wrong:
             raise wrong[0]
 
-    def _send_records(self, sender: Sender, stored: dict[str, int]) -> None:
+    def _send_rows(self, sender: Sender, stored: dict[str, int]) -> None:
         """Rows for whoever looks at the run later; a job does not fail for want of them."""
         paths = [each for each in ROW_FILES if (self._layout.root / each).is_file()]
         if self._job.outputs.grant_url is None or not paths:
             return
         try:
-            stored["records"] = sender.patient_for(RECORD_SECONDS).send(
-                "record", "run", self._layout.root, check=self._check, told=self._narrator, paths=paths
+            stored["rows"] = sender.patient_for(ROWS_SECONDS).send(
+                "rows", "run", self._layout.root, check=self._check, told=self._narrator, paths=paths
             )
         except UploadFailed as error:
             self._console.lines([f"warning: the run's rows are not uploaded: {redact(str(error))}"])

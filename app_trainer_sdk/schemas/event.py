@@ -82,7 +82,7 @@ class Outputs(_Part):
     count: Count
     bytes: Count
     stored_bytes: Count | None = Field(
-        None, description="Of all that was uploaded and confirmed: artifacts, checkpoints and records."
+        None, description="Of all that was uploaded and confirmed: artifacts, checkpoints and rows."
     )
     manifest_sha256: str | None = None
 

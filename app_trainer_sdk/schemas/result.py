@@ -70,7 +70,7 @@ class Result(BaseModel):
     )
     changed: list[dict[str, JsonValue]] | None = Field(None, description="What resumes were allowed to change.")
     stored: dict[str, Count] | None = Field(
-        None, description="Bytes that were uploaded and confirmed: of artifacts, checkpoints and records."
+        None, description="Bytes that were uploaded and confirmed: of artifacts, checkpoints and rows."
     )
     counters: dict[str, JsonValue] | None = None
     training: dict[str, JsonValue] | None = None

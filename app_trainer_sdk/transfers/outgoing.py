@@ -15,7 +15,7 @@ from app_trainer_sdk.errors import UploadFailed
 from app_trainer_sdk.transfers.wanted import MIB
 
 #: What an upload is part of: what is handed over, a checkpoint, or the run's own rows.
-Kind = Literal["artifact", "checkpoint", "record"]
+Kind = Literal["artifact", "checkpoint", "rows"]
 PART_BYTES = 16 * MIB
 #: S3 takes so many parts of one object.
 MOST_PARTS = 10_000

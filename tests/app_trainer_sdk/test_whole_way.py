@@ -100,7 +100,7 @@ def test_the_whole_way_on_an_empty_machine(tmp_path: Path):
 
         assert resume["step"] in (4, 8)
         assert plan["resumed"] == resume["step"]
-        rows = receiver.stored("record", "run", "metrics.jsonl", job_id="killed").splitlines()
+        rows = receiver.stored("rows", "run", "metrics.jsonl", job_id="killed").splitlines()
         assert [json.loads(row)["step"] for row in rows] == list(range(1, UPDATES + 1))
         assert record.state == "succeeded"
         assert record.output_bytes == len(receiver.stored(*names, job_id="killed"))
