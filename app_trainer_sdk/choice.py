@@ -90,13 +90,15 @@ class Considered:
 
     Attributes:
         candidate: the way.
-        needed: bytes it takes on the card, all terms together; None when a smaller one did not fit already.
+        needed: bytes it takes on the card, all terms together.
         verdict: one sentence.
+        at_least: whether it takes more: the bytes are those of a smaller one, which did not fit already.
     """
 
     candidate: Candidate
-    needed: int | None
+    needed: int
     verdict: str
+    at_least: bool = False
 
 
 def list_candidates(
@@ -143,9 +145,9 @@ def choose(
     considered: list[Considered] = []
     for each in candidates:
         least = min(filter(each.speaks_for, candidates), key=lambda other: other.leanness)
-        if considered and least != each and needs(least) > available:
+        if considered and least != each and (bound := needs(least)) > available:
             verdict = f"does not fit, since {describe(least)} does not"
-            considered.append(Considered(each, None, verdict))
+            considered.append(Considered(each, bound, verdict, at_least=True))
             continue
         needed = needs(each)
         fits = needed <= available

@@ -47,8 +47,9 @@ class ConsideredWay(Knobs):
     """What became of one way."""
 
     relative_time: float = Field(description="Against one large microbatch without savings; declared.")
-    needed_bytes: Bytes | None = Field(description="Null when a smaller microbatch of its kind did not fit.")
+    needed_bytes: Bytes
     verdict: str
+    at_least: bool = Field(description="Whether the bytes are those of a smaller microbatch that did not fit.")
     estimated: bool = Field(description="Whether the bytes follow from two other microbatches; rules out only.")
 
 

@@ -82,7 +82,7 @@ def _details(plan: Mapping[str, Any]) -> Iterator[str]:
     phases += [[phase, _gib(count)] for phase, count in prediction["phases"].items()]
     yield from _table(("phase", "GiB"), phases, left=("phase",))
     yield ""
-    told = [each for each in plan["considered"] if each["needed_bytes"] is not None]
+    told = [each for each in plan["considered"] if not each["at_least"]]
     yield from _table(("way", "needed", "time", "verdict"), [_way(each) for each in told])
     if len(told) < len(plan["considered"]):
         others = len(plan["considered"]) - len(told)

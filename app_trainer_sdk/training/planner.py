@@ -270,11 +270,11 @@ class Planner:
         }  # fmt: skip
 
     def _told(self, considered: Considered) -> dict[str, Any]:
-        needed = considered.needed
+        candidate, bound = considered.candidate, considered.at_least
         return {
-            **considered.candidate.knobs(), "relative_time": round(considered.candidate.relative_time, 4),
-            "needed_bytes": needed, "verdict": considered.verdict,
-            "estimated": needed is not None and not self._ways.is_known(considered.candidate),
+            **candidate.knobs(), "relative_time": round(candidate.relative_time, 4),
+            "needed_bytes": considered.needed, "verdict": considered.verdict, "at_least": bound,
+            "estimated": not bound and not self._ways.is_known(candidate),
         }  # fmt: skip
 
     def _grades(self, card: Card, plan: Plan, candidate: Candidate, *, piloted: bool) -> dict[str, Any]:

@@ -52,14 +52,15 @@ def test_every_way_that_was_considered_is_told_with_its_verdict():
     chosen, considered = choose(list_candidates(settings_of(), 4), bytes_of, 1_050 * MIB)
 
     assert chosen == Candidate(4, 1, False, True)
-    assert [(describe(each.candidate), each.needed and each.needed // MIB) for each in considered] == [
+    assert [(describe(each.candidate), each.needed // MIB) for each in considered] == [
         ("4 × 1", 1_400), ("4 × 1 and 8-bit state", 1_000),
     ]  # fmt: skip
     chosen, considered = choose(list_candidates(settings_of(optim_8bit=False), 4), bytes_of, 1_050 * MIB)
     told = {describe(each.candidate): each for each in considered}
 
     assert chosen == Candidate(1, 4, True, False)
-    assert told["2 × 2"].needed is None
+    assert told["2 × 2"].at_least
+    assert told["2 × 2"].needed == told["1 × 4"].needed
     assert told["2 × 2"].verdict == "does not fit, since 1 × 4 does not"
 
 
@@ -98,7 +99,7 @@ def test_fp32_is_looked_at_last_and_taken_where_nothing_else_fits():
     assert {each.mixed_precision for each in candidates} == {"fp16", "no"}
     assert [each.mixed_precision for each in candidates] == ["fp16"] * 12 + ["no"] * 12
     assert chosen is None
-    assert sum(each.needed is not None for each in considered[12:]) == 2  # split and whole
+    assert sum(not each.at_least for each in considered[12:]) == 2  # split and whole
     assert considered[12].verdict.endswith("since 4 × 1 with recomputation and 8-bit state in fp32 does not")
     chosen, _ = choose(candidates, bytes_of, 600 * MIB)
 
