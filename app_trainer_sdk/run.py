@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from app_trainer_sdk.attempt.admission import run_job
 from app_trainer_sdk.changes import OPTION
 from app_trainer_sdk.console import Console
 from app_trainer_sdk.errors import ExitCode
 from app_trainer_sdk.paths import PREFIX
 from app_trainer_sdk.preflight.facts import REQUIRE_GPU
-from app_trainer_sdk.supervisor import run_job
 
 #: More processes than any one machine has accelerators for.
 MOST_RANKS = 1024

@@ -7,6 +7,7 @@ last is delivered. This file must not know what an answer means (``answers.py``)
 from __future__ import annotations
 
 import logging
+import math
 import random
 import threading
 import time
@@ -22,6 +23,8 @@ from app_trainer_sdk.events import ENDING_TYPES, Event, lighter
 LOG = logging.getLogger(__name__)
 
 SHORTEST_RETRY, LONGEST_RETRY = 0.5, 30.0
+#: Of the time to deliver the last word: tries follow each other shortly.
+LAST_TRIES_SECONDS = 10.0
 LONGEST_RETRY_AFTER = 3600.0
 #: Waiting in memory; what comes on top waits on the disk.
 MOST_WAITING = 500
@@ -65,7 +68,7 @@ class HttpSink:
         self._hurry = threading.Event()
         self._stopped = self._fenced = False
         self._interval, self._progress_at = 0.0, float("-inf")
-        self._acknowledged = 0
+        self._acknowledged, self._close_by = 0, math.inf
         self._pause = pause or self._hurry.wait
         self._thread = threading.Thread(target=self._deliver, name="event-sender", daemon=True)
         self._thread.start()
@@ -89,16 +92,20 @@ class HttpSink:
 
     def close(self, seconds: float) -> bool:
         """Deliver what waits for at most ``seconds``; a pause of our own between tries ends at once."""
-        deadline = time.monotonic() + seconds
+        self._close_by = time.monotonic() + seconds
         self._hurry.set()
         with self._changed:
             self._changed.notify_all()
-            while self._left() and self._thread.is_alive() and time.monotonic() < deadline:
+            while self._left() and self._thread.is_alive() and time.monotonic() < self._close_by:
                 self._changed.wait(timeout=0.05)
             left = self._left()
             self._stopped = True
             self._changed.notify_all()
         return self._fenced or not left
+
+    def hurry(self, seconds: float) -> None:
+        """A ``close`` under way has at most so many seconds left."""
+        self._close_by = min(self._close_by, time.monotonic() + seconds)
 
     def _left(self) -> int:
         return len(self._waiting) + (self._overflow is not None)
@@ -179,16 +186,19 @@ class HttpSink:
             self._changed.notify_all()
 
     def _wait(self, longest: float, retry_after: float | None) -> None:
-        """Wait before another try. While closing only shortly, so that the last word gets its chances, except
-        where the receiver said for how long.
+        """Wait before another try. Near the end of closing only shortly, so that the last word gets its
+        chances, except where the receiver said for how long.
         """
         if retry_after is not None:
             with self._changed:
                 seconds = min(LONGEST_RETRY_AFTER, retry_after)
                 self._changed.wait_for(lambda: self._stopped, timeout=seconds)
         elif self._hurry.is_set():
+            until = time.monotonic() + random.uniform(SHORTEST_RETRY, longest)  # noqa: S311 - jitter
             with self._changed:
                 self._changed.wait_for(lambda: self._stopped, timeout=SHORTEST_RETRY)
+                while not self._stopped and time.monotonic() < min(until, self._close_by - LAST_TRIES_SECONDS):
+                    self._changed.wait(timeout=SHORTEST_RETRY)
         else:
             self._pause(random.uniform(SHORTEST_RETRY, longest))  # noqa: S311 - jitter, not a secret
 

@@ -31,6 +31,13 @@ class Sink(Protocol):
         """Deliver what waits for at most ``seconds``; True when nothing is left."""
         ...
 
+    def hurry(self, seconds: float) -> None:
+        """Somebody does not want to wait: a ``close`` that is under way has at most so many seconds left.
+
+        A signal handler may call it.
+        """
+        ...
+
 
 class NoSink:
     """Nobody listens."""
@@ -45,6 +52,9 @@ class NoSink:
     def close(self, seconds: float) -> bool:
         """Nothing waits."""
         return True
+
+    def hurry(self, seconds: float) -> None:
+        """Nothing waits."""
 
 
 class ManySinks:
@@ -67,6 +77,11 @@ class ManySinks:
         with ThreadPoolExecutor(max(1, len(self._sinks))) as pool:
             return all(pool.map(lambda sink: sink.close(seconds), self._sinks))
 
+    def hurry(self, seconds: float) -> None:
+        """Hurry each."""
+        for sink in self._sinks:
+            sink.hurry(seconds)
+
 
 class RecordingSink:
     """Keeps events, for tests."""
@@ -85,6 +100,9 @@ class RecordingSink:
     def close(self, seconds: float) -> bool:
         """Nothing waits."""
         return True
+
+    def hurry(self, seconds: float) -> None:
+        """Nothing waits."""
 
 
 class LinesSink:
@@ -110,3 +128,6 @@ class LinesSink:
     def close(self, seconds: float) -> bool:
         """Nothing waits."""
         return True
+
+    def hurry(self, seconds: float) -> None:
+        """Nothing waits."""

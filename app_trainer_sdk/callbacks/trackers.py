@@ -34,6 +34,8 @@ VARIABLE = PREFIX + "SINKS"
 POLL_SECONDS = 0.2
 #: From the end of the run, or of the supervisor, to the end of a tracker that hangs.
 GRACE_SECONDS = 10.0
+#: For which the run waits for it; a control plane may get more.
+MOST_SECONDS = 15.0
 NICER = 5
 
 
@@ -88,7 +90,7 @@ class TrackerSink:
         if self._process.stdin is not None:
             self._process.stdin.close()  # the end of the run
         try:
-            code = self._process.wait(timeout=seconds)
+            code = self._process.wait(timeout=min(seconds, MOST_SECONDS))
             if code:
                 LOG.warning("the tracker %s ended with status %d: see its log", self._name, code)
         except subprocess.TimeoutExpired:
@@ -96,6 +98,9 @@ class TrackerSink:
             self._process.kill()
             self._process.wait()
         return True
+
+    def hurry(self, seconds: float) -> None:
+        """A tracker never has long."""
 
 
 def check_tracker(name: str, *, entries: Sequence[EntryPoint] | None = None) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from app_trainer_sdk.attempt.admission import answer_if_finished
 from app_trainer_sdk.claim import alone_in
 from app_trainer_sdk.console import Console
 from app_trainer_sdk.errors import BadJob, ExitCode, TrainerError
@@ -19,7 +20,7 @@ from app_trainer_sdk.job import Job, load_job, read_job
 from app_trainer_sdk.outputs.handover import HEAD
 from app_trainer_sdk.paths import JobDirectory
 from app_trainer_sdk.redaction import QUERY_DIGEST, guard, redact, redact_logs
-from app_trainer_sdk.supervisor import Supervisor, answer_if_finished
+from app_trainer_sdk.supervisor import Supervisor
 
 #: Of an earlier result, what the next one says for itself.
 OWN = (*HEAD, "schema", "job_id", "attempt", "sdk", "stop", "stored")

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from app_trainer_sdk.attempt.admission import run_job
 from app_trainer_sdk.callbacks.sinks import RecordingSink
 from app_trainer_sdk.console import Console
 from app_trainer_sdk.errors import ExitCode
 from app_trainer_sdk.job import load_job
 from app_trainer_sdk.limits import PROC
 from app_trainer_sdk.paths import JobDirectory
-from app_trainer_sdk.supervisor import Supervisor, run_job
+from app_trainer_sdk.supervisor import Supervisor
 
 __all__ = ["run_job"]  # for the processes that are begun here
 

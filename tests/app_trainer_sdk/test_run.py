@@ -19,12 +19,12 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from app_trainer_sdk.attempt.admission import run_job
 from app_trainer_sdk.console import Console
 from app_trainer_sdk.data_wait import PARTS
 from app_trainer_sdk.errors import ExitCode
 from app_trainer_sdk.run import main
 from app_trainer_sdk.schemas.command import schema_of
-from app_trainer_sdk.supervisor import run_job
 from app_trainer_sdk.time_split import ACTIVITIES
 from app_trainer_sdk.training.order import Order
 

@@ -16,13 +16,14 @@ import safetensors.torch
 import torch
 from process_helpers import gone, supervise
 
-from app_trainer_sdk import supervisor
+from app_trainer_sdk.attempt import preparation
+from app_trainer_sdk.attempt.admission import run_job
 from app_trainer_sdk.callbacks.sinks import RecordingSink
 from app_trainer_sdk.console import Console
 from app_trainer_sdk.errors import ExitCode
 from app_trainer_sdk.job import load_job
 from app_trainer_sdk.paths import JobDirectory
-from app_trainer_sdk.supervisor import Supervisor, run_job
+from app_trainer_sdk.supervisor import Supervisor
 from app_trainer_sdk.training.order import Order
 
 TOY = {"trainer": "app_trainer_sdk.testing.toys:ToyTrainer", "model": "toy-mlp"}
@@ -101,7 +102,7 @@ def test_room_is_left_for_the_checkpoints_of_the_plan(
     tmp_path: Path, toy_job: Any, serve: Any, monkeypatch: pytest.MonkeyPatch
 ):
     """A13 row 7: a download that would take their place is refused before its first byte."""
-    monkeypatch.setattr(supervisor, "fit_to_cards", lambda *_, **__: {"checkpoint_bytes": 1 << 60})
+    monkeypatch.setattr(preparation, "fit_to_cards", lambda *_, **__: {"checkpoint_bytes": 1 << 60})
     server, told = serve(lambda handler, request: None), io.StringIO()
     for said in ({"inputs": {"dataset": {"url": f"{server.url}/rows", "size": 5}}},
                  {"weights": {"base": {"url": f"{server.url}/w", "size": 5}}}):  # fmt: skip

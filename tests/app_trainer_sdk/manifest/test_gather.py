@@ -7,11 +7,11 @@ import json
 
 import jsonschema
 
+from app_trainer_sdk.attempt.admission import run_job
 from app_trainer_sdk.console import Console
 from app_trainer_sdk.files import sha256_tree
 from app_trainer_sdk.manifest.document import Manifest, manifest_schema
 from app_trainer_sdk.manifest.software import SDK, source_digest
-from app_trainer_sdk.supervisor import run_job
 
 TOY = {"trainer": "app_trainer_sdk.testing.toys:ToyTrainer", "model": "toy-mlp"}
 
