@@ -6,37 +6,21 @@ must not know what the files mean.
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from app_trainer_sdk.errors import BadJob, InputMissing
 from app_trainer_sdk.files import remove_tree, sha256_file
 from app_trainer_sdk.job import FileReference, Job
-from app_trainer_sdk.transfers.addresses import Guard
 from app_trainer_sdk.transfers.archives import Limits, unpack
-from app_trainer_sdk.transfers.download import Destination
-from app_trainer_sdk.transfers.engine import Tools
-from app_trainer_sdk.transfers.progress import NoListener, ProgressListener
+from app_trainer_sdk.transfers.download import Check, Destination
+from app_trainer_sdk.transfers.progress import NO_LISTENER, ProgressListener
 from app_trainer_sdk.transfers.sets import fetch_files
+from app_trainer_sdk.transfers.tools import Tools, open_tools
 from app_trainer_sdk.transfers.wanted import Wanted
-from app_trainer_sdk.transfers.web import Web
 
 NAME_BYTES = 128
-Check = Callable[[], None]
-NO_LISTENER = NoListener()
-
-
-@contextlib.contextmanager
-def open_tools() -> Iterator[Tools]:
-    """Connections as the environment says, closed afterwards: a run of days keeps none of them."""
-    tools = Tools(Web(Guard.from_environment()))
-    try:
-        yield tools
-    finally:
-        tools.web.close()
 
 
 def fetch_inputs(

@@ -16,13 +16,11 @@ from app_trainer_sdk.files import read_json, remove_tree, sha256_file, sync_dire
 from app_trainer_sdk.job import Job, Resume
 from app_trainer_sdk.outputs.checkpoints import ROW_FILES, ROWS
 from app_trainer_sdk.paths import JobDirectory
-from app_trainer_sdk.transfers.addresses import Guard
 from app_trainer_sdk.transfers.download import Destination
-from app_trainer_sdk.transfers.engine import Tools
 from app_trainer_sdk.transfers.progress import ProgressListener
 from app_trainer_sdk.transfers.sets import fetch_files
+from app_trainer_sdk.transfers.tools import open_tools
 from app_trainer_sdk.transfers.wanted import Wanted
-from app_trainer_sdk.transfers.web import Web
 
 SETTING = "/resume"
 
@@ -48,9 +46,8 @@ def fetch_resume(
         )
         for at, each in enumerate(said.files)
     ]
-    found = fetch_files(
-        files, place, label="checkpoint", tools=Tools(Web(Guard.from_environment())), check=check, told=told
-    )
+    with open_tools() as tools:
+        found = fetch_files(files, place, label="checkpoint", tools=tools, check=check, told=told)
     folders = _arranged(found, coming / "whole", said.step)
     for folder in folders:
         _refuse_other(folder, job, said)

@@ -16,13 +16,14 @@ from typing import final
 
 from app_trainer_sdk.errors import DependencyUnavailable, DiskFull, is_disk_full
 from app_trainer_sdk.transfers.claims import claim
-from app_trainer_sdk.transfers.engine import NoMirror, Restart, Round, Tools
+from app_trainer_sdk.transfers.engine import NoMirror, Restart, Round
 from app_trainer_sdk.transfers.faults import Fault
 from app_trainer_sdk.transfers.mirrors import Mirrors
 from app_trainer_sdk.transfers.partial import Lost, Partial, State, part_lengths
 from app_trainer_sdk.transfers.pauses import patiently
 from app_trainer_sdk.transfers.progress import Meter
 from app_trainer_sdk.transfers.requests import ask_mirror
+from app_trainer_sdk.transfers.tools import Tools
 from app_trainer_sdk.transfers.wanted import Wanted
 
 Check = Callable[[], None]

@@ -6,23 +6,20 @@ must not know what happens between rounds, nor what the finished file is for.
 
 from __future__ import annotations
 
-import random
 import statistics
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import final
 
 from app_trainer_sdk.transfers.digests import TailDigest
 from app_trainer_sdk.transfers.faults import Abandoned, Changed, Fault, NoRanges, Overlong
 from app_trainer_sdk.transfers.mirrors import Mirror, Mirrors
 from app_trainer_sdk.transfers.partial import Partial, State, part_lengths
-from app_trainer_sdk.transfers.pauses import Clock, RealClock
 from app_trainer_sdk.transfers.progress import Meter
 from app_trainer_sdk.transfers.requests import Request, Span, ask_mirror
-from app_trainer_sdk.transfers.wanted import Patience, Wanted
-from app_trainer_sdk.transfers.web import Web
+from app_trainer_sdk.transfers.tools import Tools
+from app_trainer_sdk.transfers.wanted import Wanted
 
 TICK_SECONDS, SHOW_SECONDS = 0.1, 0.5
 #: A part is asked for again elsewhere when it is this much slower than the median, and at most so often.
@@ -36,16 +33,6 @@ class Restart(Exception):  # noqa: N818 - not an error of ours
 
 class NoMirror(Exception):  # noqa: N818 - not an error of ours
     """No mirror is left that can be asked in this way."""
-
-
-@dataclass(frozen=True)
-class Tools:
-    """What a download is made with; arguments, so that tests need neither time nor luck."""
-
-    web: Web
-    patience: Patience = field(default_factory=Patience)
-    clock: Clock = field(default_factory=RealClock)
-    chance: random.Random = field(default_factory=random.Random)
 
 
 @final

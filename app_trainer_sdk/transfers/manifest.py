@@ -21,9 +21,9 @@ from app_trainer_sdk.files import sha256_file
 from app_trainer_sdk.job import WeightsReference
 from app_trainer_sdk.redaction import shown_url
 from app_trainer_sdk.transfers.answers import ask, check_part
-from app_trainer_sdk.transfers.engine import Tools
 from app_trainer_sdk.transfers.faults import Fault
 from app_trainer_sdk.transfers.names import unsafe_name
+from app_trainer_sdk.transfers.tools import Tools
 from app_trainer_sdk.validation import explain
 
 

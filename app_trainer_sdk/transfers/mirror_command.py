@@ -11,7 +11,6 @@ from pathlib import Path
 from app_trainer_sdk.errors import BadJob, ExitCode, TrainerError
 from app_trainer_sdk.files import write_json
 from app_trainer_sdk.hub import list_repository
-from app_trainer_sdk.inputs import open_tools
 from app_trainer_sdk.job import parse_document
 from app_trainer_sdk.paths import cache_directory
 from app_trainer_sdk.transfers.cache import Cache
@@ -22,8 +21,9 @@ from app_trainer_sdk.transfers.manifest import (
     manifest,
     read_manifest,
 )
-from app_trainer_sdk.transfers.progress import NoListener
+from app_trainer_sdk.transfers.progress import NO_LISTENER
 from app_trainer_sdk.transfers.sets import cache_place, fetch_files
+from app_trainer_sdk.transfers.tools import open_tools
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -75,7 +75,7 @@ def _of_the_hub(repository: str, revision: str, *, fetch: bool) -> list[Listed]:
     wanted = [each for each in listed if fetch or each.sha256 is None or each.size is None]
     with open_tools() as tools:
         place = cache_place(cache)
-        paths = fetch_files(wanted, place, label=repository, tools=tools, check=_never, told=NoListener())
+        paths = fetch_files(wanted, place, label=repository, tools=tools, check=_never, told=NO_LISTENER)
     if fetch:
         folder = cache.write_set(
             f"mirror-{revision}", f"{repository}@{revision}", {n: p.name for n, p in paths.items()}

@@ -40,6 +40,9 @@ class NoListener:
         """Forget it."""
 
 
+NO_LISTENER = NoListener()
+
+
 @final
 class Meter:
     """Counts the bytes of one group of files. Used by several threads.

@@ -14,13 +14,13 @@ from pathlib import Path
 
 from app_trainer_sdk.transfers.cache import Cache
 from app_trainer_sdk.transfers.download import Check, Destination, download
-from app_trainer_sdk.transfers.engine import Tools
 from app_trainer_sdk.transfers.faults import Fault
 from app_trainer_sdk.transfers.mirrors import Mirrors
 from app_trainer_sdk.transfers.pauses import LOOK_SECONDS, patiently
 from app_trainer_sdk.transfers.progress import Meter, ProgressListener
 from app_trainer_sdk.transfers.requests import ask_mirror
 from app_trainer_sdk.transfers.space import check_space, free_bytes
+from app_trainer_sdk.transfers.tools import Tools
 from app_trainer_sdk.transfers.wanted import MIB, Wanted
 
 #: Files up to this size come first and together, each over one connection: configuration, tokenizer, index.

@@ -15,15 +15,17 @@ from urllib.parse import urlsplit
 from app_trainer_sdk.catalog import ModelRow, WeightSource
 from app_trainer_sdk.errors import BadJob, DependencyUnavailable, InputMissing
 from app_trainer_sdk.files import sha256_file
-from app_trainer_sdk.inputs import NO_LISTENER, Check, file_name, in_place, open_tools
+from app_trainer_sdk.inputs import file_name, in_place
 from app_trainer_sdk.job import FileReference, Job, WeightsReference
 from app_trainer_sdk.redaction import shown_url
 from app_trainer_sdk.transfers.cache import Cache, set_key
-from app_trainer_sdk.transfers.engine import Tools
+from app_trainer_sdk.transfers.download import Check
 from app_trainer_sdk.transfers.pauses import patiently
-from app_trainer_sdk.transfers.progress import ProgressListener
+from app_trainer_sdk.transfers.progress import NO_LISTENER, ProgressListener
 from app_trainer_sdk.transfers.sets import cache_place, fetch_files, still_to_come
+from app_trainer_sdk.transfers.tools import Tools, open_tools
 from app_trainer_sdk.transfers.wanted import Wanted
+from app_trainer_sdk.trust.formats import refuse_untrusted
 
 #: Of a local folder, files up to this size are read to know what they are, and of others the size is.
 READ_BYTES = 1 << 20
@@ -47,6 +49,10 @@ def fetch_weights(
         check: raises when somebody wants to stop.
         told: hears how far it is.
         reserve: bytes to leave on the cache's disk, such as for checkpoints on the same one.
+
+    Raises:
+        BadJob: among others, a list of files that only a pickle can be read of; not one byte was fetched.
+        TrainerError: as downloads.
     """
     paths: dict[str, Path] = {}
     identities: dict[str, str] = {}
@@ -60,6 +66,7 @@ def fetch_weights(
                 folder = kept.read_set(key)
                 if folder is None:
                     files = patiently(listed, check)
+                    refuse_untrusted({role: [each.path for each in files]}, job.allowed)
                     found = _fetch(files, kept, f"weights {role}", tools, check, told, reserve)
                     folder = kept.write_set(key, title, {name: path.name for name, path in found.items()})
                 ready = _named(job, row, role, folder, kept.digests(key))

@@ -7,7 +7,7 @@ trainers read (safetensors, GGUF, ONNX, JSON) is data. This file must not know h
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from app_trainer_sdk.errors import BadJob, Problem
@@ -23,13 +23,13 @@ def is_pickle(file: Path) -> bool:
     return file.suffix.lower() in PICKLES
 
 
-def refuse_untrusted(weights: Mapping[str, Path], allowed: Collection[str]) -> None:
+def refuse_untrusted(weights: Mapping[str, Path | Sequence[str]], allowed: Collection[str]) -> None:
     """Refuse sets of weights that can only be read by running what is in them.
 
     A folder that has safetensors is read from these alone, whatever lies beside.
 
     Args:
-        weights: local path of each set, by role.
+        weights: local path of each set, by role; or the names of its files, before they are fetched.
         allowed: the job's ``allow``.
 
     Raises:
@@ -63,11 +63,14 @@ def refuse_remote_code(error: Exception, place: Path, allowed: Collection[str], 
         raise BadJob("weights that are not only data:", problems=[wrong]) from error
 
 
-def _only_pickle(place: Path) -> Path | None:
+def _only_pickle(weights: Path | Sequence[str]) -> Path | None:
     """The pickle that a loader would have to read, if there is nothing else to read."""
-    if not place.is_dir():
-        return place if is_pickle(place) else None
-    files = sorted(each for each in place.rglob("*") if each.is_file())
+    if not isinstance(weights, Path):
+        files = [Path(name) for name in weights]
+    elif weights.is_dir():
+        files = sorted(each for each in weights.rglob("*") if each.is_file())
+    else:
+        files = [weights]
     if any(each.suffix == SAFE for each in files):
         return None
     return next(filter(is_pickle, files), None)

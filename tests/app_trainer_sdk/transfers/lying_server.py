@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from app_trainer_sdk.transfers.addresses import Guard
-from app_trainer_sdk.transfers.engine import Tools
+from app_trainer_sdk.transfers.tools import Tools
 from app_trainer_sdk.transfers.wanted import Patience, Wanted
 from app_trainer_sdk.transfers.web import Web
 

@@ -30,10 +30,10 @@ from app_trainer_sdk.errors import (
     TrainerError,
 )
 from app_trainer_sdk.transfers.download import Destination, download
-from app_trainer_sdk.transfers.engine import Tools
 from app_trainer_sdk.transfers.owner import boot_id
 from app_trainer_sdk.transfers.progress import Meter, NoListener
 from app_trainer_sdk.transfers.sets import fetch_files
+from app_trainer_sdk.transfers.tools import Tools
 from app_trainer_sdk.transfers.wanted import Wanted
 
 SIZE = 500_000
@@ -494,6 +494,32 @@ def test_two_processes_race_and_both_end_right(tmp_path: Path, lie: Any):
     assert [str(tmp_path / "final" / hashlib.sha256(server.body).hexdigest())] * 2 == said
     assert [server.body] == finals(tmp_path)
     assert [each.returncode for each in racing] == [0, 0]
+
+
+def test_waiting_for_a_process_elsewhere_is_told_and_can_be_stopped(tmp_path: Path, lie: Any):
+    """One of another container or machine beats: people see why nothing comes, and a stop is noticed."""
+    server, told = lie(), []
+    wanted = server.wanted()
+    beat = tmp_path / "partial" / f"{wanted.key}.ffffffffffff-1-1-1-00000000" / "heartbeat"
+    beat.parent.mkdir(parents=True)
+    beat.touch()
+
+    class Lines:
+        def transferring(self, text: str, done: int, total: int) -> None:
+            told.append(text)
+
+        def transferred(self, row: dict[str, Any]) -> None: ...
+
+    def check() -> None:
+        if told:
+            raise StopRequested("interrupted")
+
+    meter = Meter("weights base", total=SIZE, told=Lines(), now=time.monotonic)
+    with pytest.raises(StopRequested):
+        download(wanted, place(tmp_path), tools=tools(), check=check, meter=meter)
+
+    assert told == ["weights base: 0 B of 500.0 kB  waiting for the process that fetches file"]
+    assert server.requests == []
 
 
 def test_a_disk_that_is_too_small_is_told_before_the_first_byte(tmp_path: Path, lie: Any):

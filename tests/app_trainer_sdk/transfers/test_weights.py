@@ -11,7 +11,7 @@ import lying_server
 import pytest
 
 from app_trainer_sdk import ModelRow, WeightSource
-from app_trainer_sdk.errors import DependencyUnavailable, InputMissing, StopRequested
+from app_trainer_sdk.errors import BadJob, DependencyUnavailable, InputMissing, StopRequested
 from app_trainer_sdk.job import read_job
 from app_trainer_sdk.transfers.weights import fetch_weights, weights_to_come
 
@@ -110,7 +110,7 @@ def test_a_wish_to_stop_is_noticed_between_weights(tmp_path: Path):
 def files_of(*servers: lying_server.LyingServer, **change: Any) -> Any:
     """A job whose weights are the servers' files."""
     files = [
-        {"path": f"sub/{at}.bin", "urls": [server.url], "size": len(server.body),
+        {"path": f"sub/{at}.dat", "urls": [server.url], "size": len(server.body),
          "sha256": hashlib.sha256(server.body).hexdigest(), **change}
         for at, server in enumerate(servers)
     ]  # fmt: skip
@@ -129,8 +129,8 @@ def test_weights_are_a_folder_of_files_with_mirrors(tmp_path: Path):
         one.end()
         two.end()
 
-    assert (folder / "sub" / "0.bin").read_bytes() == BODY
-    assert (folder / "sub" / "1.bin").read_bytes() == b"two"
+    assert (folder / "sub" / "0.dat").read_bytes() == BODY
+    assert (folder / "sub" / "1.dat").read_bytes() == b"two"
     assert again == moved == (paths, identity)
     assert sent == one.sent == len(BODY)
     assert identity["base"].startswith("files:")
@@ -149,7 +149,7 @@ def test_small_files_come_first(tmp_path: Path):
         small.end()
 
     assert before == 0
-    assert (paths["base"] / "sub" / "0.bin").stat().st_size == 9 << 20
+    assert (paths["base"] / "sub" / "0.dat").stat().st_size == 9 << 20
 
 
 def test_what_is_still_to_come_is_told_without_asking(tmp_path: Path):
@@ -171,3 +171,18 @@ def test_what_is_still_to_come_is_told_without_asking(tmp_path: Path):
     assert weights_to_come(job(), row(hub="a/b", size_bytes=10**6), tmp_path) == 10**6 - (1 << 16)
     assert weights_to_come(job(weights={"base": str(tmp_path)}), row(), tmp_path) == 0
     assert weights_to_come(job(), row(hub="a/b", package="pytest", size_bytes=10**6), tmp_path) == 0
+
+
+def test_pickles_are_refused_before_they_are_fetched(tmp_path: Path):
+    """A list with nothing else to read: 64 with the word that would allow it, and no server was asked."""
+    server = lying_server.LyingServer(BODY)
+    weights = {"base": {"files": [{"path": "model.bin", "urls": [server.url]}]}}
+    try:
+        with pytest.raises(BadJob, match=r'/weights/base: found model.bin.*"pickle" to /allow'):
+            fetch_weights(job(weights=weights), row(), tmp_path, free)
+        assert server.requests == []
+        paths, _ = fetch_weights(job(weights=weights, allow=["pickle"]), row(), tmp_path, free)
+    finally:
+        server.end()
+
+    assert (paths["base"] / "model.bin").read_bytes() == BODY
