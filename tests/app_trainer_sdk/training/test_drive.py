@@ -80,7 +80,7 @@ def test_a_stop_saves_unless_it_must_not(tmp_path, reason, checkpoint, saved):
     def check():
         if training.token.checks == 5:  # two for each update, so the next is the last of the third
             training.token.request(reason, checkpoint=checkpoint)
-        training.token.check()
+        training.token.place()
 
     training.run = dataclasses.replace(training.run, check=check)
     drive(training)

@@ -74,7 +74,8 @@ class TestEvaluation:
             for name in sums:
                 sums[name] += float(terms.metrics[name][0])
 
-        assert probe.peak_of == "" or probe.peak() - before < 60_000_000
+        # All would be 1,000 MB; a few may wait for malloc to hand them back.
+        assert probe.peak_of == "" or probe.peak() - before < 200_000_000
         assert sums["loss"] / len(rows) == pytest.approx(sum(rows) / len(rows) + 0.3199995, rel=1e-6)
         assert sums["right"] == sum(each + 0.64 > 100 for each in rows)
 

@@ -30,6 +30,7 @@ def rank_of(directory, attempt=1, *, stop_at=0, **settings):
     start = Start(directory=str(directory), attempt=attempt, cache=str(directory / "cache"), job=job)
     start.save()
     token = CountingToken(stop_at)
+    token.check = token.place  # a rank asks its token everywhere
     return Rank(start, RecordingChannel(token), token)
 
 

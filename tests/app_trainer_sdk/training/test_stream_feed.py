@@ -170,7 +170,7 @@ def test_a_stop_is_heard_while_reading(tmp_path, records):
     token = CountingToken(7)
     reading = feed(
         tmp_path, stream_of("by replay", rows=200), place=Place(records=records, resume="by replay"),
-        batch=16, check=token.check,
+        batch=16, check=token.place,
     )  # fmt: skip
 
     with pytest.raises(StopRequested):

@@ -46,18 +46,21 @@ PROCESS_SECONDS = 120.0
 
 
 class CountingToken(StopToken):
-    """A wish to stop that comes at the n-th question whether to, so that a stop falls on an exact place."""
+    """A wish to stop that comes at the n-th place where the work asks whether to.
+
+    Waiting for a save asks too, as often as it takes: that is no place, so it is not counted.
+    """
 
     def __init__(self, at: int = 0) -> None:
         super().__init__()
         self.at = at
         self.checks = 0
 
-    def check(self) -> None:
+    def place(self) -> None:
         self.checks += 1
         if self.checks == self.at:
             self.request("interrupted")
-        super().check()
+        StopToken.check(self)
 
 
 class RecordingChannel(RankChannel):
@@ -154,7 +157,7 @@ def open_training(
     ledger = Ledger(StillProbe(), rows.append, policy="report")
     run = Run(
         settings=asked, model=row, method=method, directory=directory, cache=cache or directory / "cache",
-        inputs=dict(inputs or {}), device=CPU, dtype=torch.float32, check=token.check, phase=ledger.phase,
+        inputs=dict(inputs or {}), device=CPU, dtype=torch.float32, check=token.place, phase=ledger.phase,
     )  # fmt: skip
     plan = _plan(trainer, run, asked, hyperparameters)
     resolved = plan.resolved(asked).model_copy(update=dict(settings or {}))
@@ -267,7 +270,7 @@ def make_trainer(
 def drive_opened(opened: Opened, start: Start, plan: Plan, store: CheckpointStore, *, stop_at: int = 0) -> bool:
     """Drive a job that was opened as a rank opens it, from its newest checkpoint; whether it was stopped."""
     token = CountingToken(stop_at)
-    run = dataclasses.replace(opened.run, check=token.check)
+    run = dataclasses.replace(opened.run, check=token.place)
     desk = Desk(start.layout, store, RankChannel(None, token), token, plan, identity_of(opened, start, plan))
     try:
         checkpoint, _ = store.newest()
