@@ -5,17 +5,17 @@ Arithmetic over plain numbers. This file must not know who measured them or wher
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Self
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Self
 
 #: On the way from a disk to the device. ``decode`` is all of ``item`` that the dataset does not call fetching;
 #: ``handover`` is what no step of reading explains: starting workers, passing batches on.
 PARTS = ("fetch", "decode", "collate", "handover", "transfer")
+#: Waits below this are not told apart: it would take longer than they are worth.
+LEAST_WAIT_SECONDS = 0.0005
 
 
-@dataclass(frozen=True)
-class ReadTimes:
+class ReadTimes(NamedTuple):
     """Seconds that reading took where it was done: in the training process or in a worker.
 
     Attributes:
@@ -29,10 +29,9 @@ class ReadTimes:
     collate: float = 0.0
 
     @classmethod
-    def total(cls, times: Iterable[Self]) -> Self:
+    def total(cls, times: Sequence[Self]) -> Self:
         """All of them together."""
-        each = list(times)
-        return cls(sum(t.fetch for t in each), sum(t.decode for t in each), sum(t.collate for t in each))
+        return times[0] if len(times) == 1 else cls(*(sum(each) for each in zip(*times, strict=True)))
 
 
 def split_wait(seconds: float, times: ReadTimes) -> dict[str, float]:
@@ -49,26 +48,25 @@ def split_wait(seconds: float, times: ReadTimes) -> dict[str, float]:
 def data_wait(lines: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
     """Of lines of ``metrics.jsonl``: seconds in updates, waited for data, its share, and by part.
 
-    ``most`` names the largest part; a trainer with a loop of its own need not tell parts. None without lines.
+    ``most`` names the largest part, ``untold`` are waits that no line tells apart: they were short, or the
+    trainer has a loop of its own. None without lines.
     """
     seconds = waited = 0.0
     parts = dict.fromkeys(PARTS, 0.0)
-    there = told = False
+    there = False
     for line in lines:
         there = True
         seconds += line["seconds"]
         waited += line["data_seconds"]
         for name, value in (line.get("data_parts") or {}).items():
             parts[name] += value
-            told = True
     if not there:
         return None
     waited += parts["transfer"]
-    summary: dict[str, Any] = {
+    parts["untold"] = max(0.0, waited - sum(parts.values()))
+    return {
         "seconds": round(seconds, 6), "waited_seconds": round(waited, 6),
         "share": round(min(1.0, waited / seconds), 4) if seconds > 0 else 0.0,
+        "parts": {name: round(value, 6) for name, value in parts.items()},
+        "most": max(parts, key=parts.__getitem__) if waited > 0 else None,
     }  # fmt: skip
-    if told:
-        summary["parts"] = {name: round(value, 6) for name, value in parts.items()}
-        summary["most"] = max(parts, key=parts.__getitem__) if waited > 0 else None
-    return summary

@@ -33,25 +33,40 @@ class Stopwatch:
         self._now = "idle"
         self._seconds: dict[str, float] = {}
 
-    @contextlib.contextmanager
-    def on(self, activity: str) -> Iterator[None]:
-        """Count for ``activity``; the one around it goes on afterwards."""
-        before = self._switch(activity)
-        try:
-            yield
-        finally:
-            self._switch(before)
+    def on(self, activity: str) -> contextlib.AbstractContextManager[None]:
+        """Count for ``activity`` inside; the one around it goes on afterwards."""
+        return _Inside(self, activity)
 
     def seconds(self) -> dict[str, float]:
         """By activity, until now."""
-        self._switch(self._now)
+        self.switch(self._now)
         return dict(self._seconds)
 
-    def _switch(self, activity: str) -> str:
+    def switch(self, activity: str) -> str:
+        """Count for ``activity`` from now on; what it was before."""
         now = self._clock()
         self._seconds[self._now] = self._seconds.get(self._now, 0.0) + now - self._since
         before, self._now, self._since = self._now, activity, now
         return before
+
+
+_NOTHING = contextlib.nullcontext()
+
+
+class _Inside:
+    """A class of its own: a generator would take longer than many a wait, and there is one each update."""
+
+    __slots__ = ("_activity", "_watch")
+
+    def __init__(self, watch: Stopwatch, activity: str) -> None:
+        self._watch = watch
+        self._activity = activity
+
+    def __enter__(self) -> None:
+        self._activity = self._watch.switch(self._activity)
+
+    def __exit__(self, *error: object) -> None:
+        self._watch.switch(self._activity)
 
 
 _watch: contextvars.ContextVar[Stopwatch | None] = contextvars.ContextVar("stopwatch", default=None)
@@ -70,7 +85,7 @@ def counting(watch: Stopwatch) -> Iterator[None]:
 def timed(activity: str) -> contextlib.AbstractContextManager[None]:
     """Inside, the time of this process belongs to ``activity``; without a stopwatch nothing is counted."""
     watch = _watch.get()
-    return contextlib.nullcontext() if watch is None else watch.on(activity)
+    return _NOTHING if watch is None else watch.on(activity)
 
 
 def time_split(own: Mapping[str, float], ranks_seconds: float, rank: Mapping[str, float]) -> dict[str, Any]:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import DataLoader
 
-from app_trainer_sdk.data_wait import ReadTimes, split_wait
+from app_trainer_sdk.data_wait import ReadTimes
 from app_trainer_sdk.descendants import die_with_parent
 from app_trainer_sdk.fetch_time import take_fetch_seconds
 from app_trainer_sdk.time_split import timed
@@ -70,7 +70,7 @@ class LoadedWindow:
         count: microbatches of the window over all ranks.
         seconds: time the training thread waited for it.
         place: where a stream stands after it; None for rows.
-        parts: ``seconds`` by what was waited for, as :func:`~app_trainer_sdk.data_wait.split_wait` tells it.
+        times: what reading this rank's share took, where it was done.
     """
 
     window: Window
@@ -78,7 +78,7 @@ class LoadedWindow:
     count: int
     seconds: float
     place: Place | None = None
-    parts: Mapping[str, float] = field(default_factory=dict)
+    times: ReadTimes = ReadTimes()  # noqa: RUF009 - a value
 
     @property
     def units(self) -> float:
@@ -242,8 +242,10 @@ def loaded_window(
         Microbatch(batch, number, start, end - start)
         for (number, (start, end)), (batch, _) in zip(share, read, strict=True)
     ]
-    parts = split_wait(seconds, ReadTimes.total([before, *(times for _, times in read)]))
-    return LoadedWindow(window, microbatches, count, seconds, place, parts)
+    times = ReadTimes.total(
+        [before, *(each for _, each in read)] if any(before) else [each for _, each in read]
+    )
+    return LoadedWindow(window, microbatches, count, seconds, place, times)
 
 
 def cut_window(trainer: SupervisedTrainer, rows: int, microbatch: int) -> list[tuple[int, int]]:

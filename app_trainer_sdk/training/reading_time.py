@@ -12,6 +12,7 @@ import multiprocessing
 import time
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from app_trainer_sdk.fetch_time import take_fetch_seconds
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from app_trainer_sdk.handle import Run
 
 #: Reading stops after so long, or so many microbatches; opening the dataset may take the rest of the last.
-READ_SECONDS, MOST_BATCHES, MOST_SECONDS = 0.75, 3, 5.0
+READ_SECONDS, MOST_BATCHES, MOST_SECONDS = 0.75, 5, 5.0
 POLL_SECONDS = 0.05
 
 
@@ -85,11 +86,11 @@ def _read(trainer: SupervisedTrainer, run: Run) -> Reading:
     rows = Rows(trainer, run, train, run.settings.seed)
     microbatch = min(run.settings.microbatch, len(train))
     picked = _spread(len(train), MOST_BATCHES * microbatch)
-    took = _Took()
+    took = Took()
     until = time.perf_counter() + READ_SECONDS
     took.read(rows, picked[-1])
     if time.perf_counter() < until:
-        took = _Took()  # the first row opened files and imported decoders
+        took = Took()  # the first row opened files and imported decoders
     items: list[Any] = []
     for index in picked:
         late = time.perf_counter() >= until
@@ -100,7 +101,7 @@ def _read(trainer: SupervisedTrainer, run: Run) -> Reading:
             items = []
         if late:
             break
-    return took.told()
+    return took.told(microbatch)
 
 
 def _spread(count: int, wanted: int) -> list[int]:
@@ -108,21 +109,18 @@ def _spread(count: int, wanted: int) -> list[int]:
     return [count * place // min(count, wanted) for place in range(min(count, wanted))]
 
 
-class _Took:
+class Took:
     """What reading took so far."""
 
     def __init__(self) -> None:
-        self.rows = 0
-        self.item_seconds = self.fetch_seconds = 0.0
+        self.reads: list[tuple[float, float]] = []  # of each row: all of it, fetching
         self.batches: list[tuple[float, float, int]] = []  # a row's share: collate, handing over, bytes
 
     def read(self, rows: Rows, index: int) -> list[Any]:
         take_fetch_seconds()
         started = time.perf_counter()
         items = rows.items((0, (index,)))
-        self.item_seconds += time.perf_counter() - started
-        self.fetch_seconds += take_fetch_seconds()
-        self.rows += 1
+        self.reads.append((time.perf_counter() - started, take_fetch_seconds()))
         return items
 
     def collate(self, rows: Rows, items: list[Any], *, whole: bool) -> None:
@@ -138,14 +136,21 @@ class _Took:
             handed = time.perf_counter() - started
             self.batches.append((collated / len(items), handed / len(items), size // len(items)))
 
-    def told(self) -> Reading:
+    def told(self, microbatch: int) -> Reading:
+        """What a row takes, by batches of so many.
+
+        The median of whole batches is told: rows differ, and a neighbour may have had the processor in one.
+        """
+        firsts = range(0, max(1, len(self.reads) - microbatch + 1), microbatch)
+        batches = [self.reads[first : first + microbatch] for first in firsts]
+        means = [(fmean(whole for whole, _ in each), fmean(part for _, part in each)) for each in batches]
+        item, fetch = sorted(means)[len(means) // 2]
         # The first batch imports and starts things too; what is least is what every batch takes.
         collate = min((each for each, _, _ in self.batches), default=0.0)
         handed = min((each for _, each, _ in self.batches), default=0.0)
         size = max((each for _, _, each in self.batches), default=0)
         return Reading(
-            rows=self.rows, item_seconds=self.item_seconds / self.rows,
-            fetch_seconds=self.fetch_seconds / self.rows, collate_seconds=collate, copy_seconds=handed,
+            rows=len(self.reads), item_seconds=item, fetch_seconds=fetch, collate_seconds=collate, copy_seconds=handed,
             row_bytes=size, worker_bytes=private_memory(),
         )  # fmt: skip
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from app_trainer_sdk.data_wait import LEAST_WAIT_SECONDS, split_wait
 from app_trainer_sdk.errors import BadData, InternalError
 from app_trainer_sdk.hyperparameters import Hyperparameters
 from app_trainer_sdk.time_split import timed
@@ -273,10 +274,18 @@ def settle_update(
     return StepInfo(
         step=counters.updates, loss=update.loss, learning_rate=update.rate, gradient_norm=update.gradient_norm,
         units=update.units, examples=len(window.ids), data_seconds=update.window.seconds,
-        data_parts={**update.window.parts, "transfer": update.transfer_seconds},
+        data_parts=_parts(update),
         ids_digest=window.digest(), applied=not update.why, why=update.why, metrics=update.metrics,
         recovered=recovered,
     )  # fmt: skip
+
+
+def _parts(update: Update) -> dict[str, float]:
+    """What the update waited for, where the wait was long enough to tell."""
+    seconds, transfer = update.window.seconds, update.transfer_seconds
+    if seconds + transfer < LEAST_WAIT_SECONDS:
+        return {}
+    return {**split_wait(seconds, update.window.times), "transfer": transfer}
 
 
 def _follow_buffers(state: SupervisedState) -> None:

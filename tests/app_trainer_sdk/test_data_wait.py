@@ -27,7 +27,7 @@ def test_a_wait_is_shared_out_as_reading_was(seconds: float, parts: dict[str, fl
 
 def test_nothing_read_is_all_handover():
     """A rank without a microbatch of its own in a window."""
-    assert split_wait(0.5, ReadTimes.total([]))["handover"] == 0.5
+    assert split_wait(0.5, ReadTimes())["handover"] == 0.5
 
 
 def line(seconds: float, waited: float, **parts: float) -> dict[str, Any]:
@@ -44,11 +44,16 @@ def test_the_sum_over_a_run_names_the_largest_part():
 
     assert data_wait(lines) == {
         "seconds": 2.0, "waited_seconds": 0.5, "share": 0.25, "most": "decode",
-        "parts": pytest.approx({"fetch": 0.0, "decode": 0.3, "collate": 0.1, "handover": 0.0, "transfer": 0.1}),
+        "parts": pytest.approx(
+            {"fetch": 0.0, "decode": 0.3, "collate": 0.1, "handover": 0.0, "transfer": 0.1, "untold": 0.0}
+        ),
     }  # fmt: skip
 
 
-def test_a_loop_of_its_own_need_not_tell_parts():
-    """Then only the share is told, and without an update nothing."""
-    assert data_wait([line(2.0, 0.5)]) == {"seconds": 2.0, "waited_seconds": 0.5, "share": 0.25}
+def test_what_no_line_tells_apart_is_untold():
+    """Waits that were short, or those of a loop of its own; without an update nothing is told."""
+    wait = data_wait([line(2.0, 0.5)])
+
+    assert wait is not None
+    assert (wait["share"], wait["most"], wait["parts"]["untold"]) == (0.25, "untold", 0.5)
     assert data_wait([]) is None

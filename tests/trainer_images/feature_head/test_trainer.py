@@ -69,4 +69,7 @@ def test_the_example_is_a_whole_job(tmp_path, monkeypatch):
     test = [line for line in lines if line["split"] == "test"][-1]
 
     assert result["replay"] == {"asked": 8, "same": True}
+    plan = json.loads((tmp_path / "out/plan.json").read_text())
+    assert "rows measured here" in plan["settings"]["dataloader_workers"]["why"]  # what the phases had made
+    assert plan["settings"]["dataloader_workers"]["effective"] == 0
     assert test["accuracy"] > 0.6  # nouns alone are 53 %
