@@ -117,6 +117,7 @@ class Took:
         self.batches: list[tuple[float, float, int]] = []  # a row's share: collate, handing over, bytes
 
     def read(self, rows: Rows, index: int) -> list[Any]:
+        """One row, as what ``collate`` takes."""
         take_fetch_seconds()
         started = time.perf_counter()
         items = rows.items((0, (index,)))
@@ -150,8 +151,8 @@ class Took:
         handed = min((each for _, each, _ in self.batches), default=0.0)
         size = max((each for _, _, each in self.batches), default=0)
         return Reading(
-            rows=len(self.reads), item_seconds=item, fetch_seconds=fetch, collate_seconds=collate, copy_seconds=handed,
-            row_bytes=size, worker_bytes=private_memory(),
+            rows=len(self.reads), item_seconds=item, fetch_seconds=fetch,
+            collate_seconds=collate, copy_seconds=handed, row_bytes=size, worker_bytes=private_memory(),
         )  # fmt: skip
 
 
