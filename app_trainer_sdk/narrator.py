@@ -82,13 +82,15 @@ class Narrator:
         progress = {"fraction": fraction, "step": step, "total": total, "eta_s": facts["eta_seconds"]}
         performance = {
             "step_s": facts["seconds"], "data_wait_s": facts["data_seconds"],
-            "data_wait_frac": facts.get("data_wait_share"),
+            "data_wait_frac": facts.get("data_wait_share"), "step_s_p50": facts.get("seconds_p50"),
+            "step_s_p95": facts.get("seconds_p95"), "examples_s": facts.get("examples_per_second"),
         }  # fmt: skip
         self._unheard.heard(self._sink.acknowledged())
         spreads, nonfinite = self._unheard.total()
         event = self._events.add(
             "job.progress", status="running", phase=phase_facts(self.phase), progress=progress,
             metrics={**facts["metrics"], **spreads}, nonfinite=nonfinite, perf=performance,
+            memory=facts.get("memory"),
         )  # fmt: skip
         self._unheard.told(event.document["seq"])
         self._sink.send(event)

@@ -59,6 +59,17 @@ class Performance(_Part):
     data_wait_frac: Annotated[float, Field(ge=0, le=1)] | None = Field(
         None, description="Share of the time of this start's updates that waited for data."
     )
+    step_s_p50: Seconds | None = Field(None, description="Median of this start's last 256 updates.")
+    step_s_p95: Seconds | None = Field(None, description="95 of 100 of them took no longer.")
+    examples_s: Seconds | None = Field(None, description="Examples a second in them, of all ranks.")
+
+
+class Memory(_Part):
+    """Of rank 0, in MiB; on a machine without a card only its resident memory."""
+
+    rss_mib: Count | None = None
+    peak_reserved_mib: Count | None = Field(None, description="Most that torch reserved since the phase began.")
+    driver_mib: Count | None = Field(None, description="In use on the card, by whomever, now.")
 
 
 class Failure(_Part):
@@ -142,6 +153,7 @@ class Progressed(_Running):
     metrics: dict[str, Spread | float | None] | None = None
     nonfinite: list[str] | None = Field(None, description="Names that were not finite at least once.")
     perf: Performance | None = None
+    memory: Memory | None = None
 
 
 class Evaluated(_Running):

@@ -25,7 +25,9 @@ from app_trainer_sdk.time_split import timed
 from app_trainer_sdk.training.checkpoint import CheckpointStore, copied
 from app_trainer_sdk.training.evaluations import Evaluations, end_iterator
 from app_trainer_sdk.training.interrupts import interruptible
+from app_trainer_sdk.training.memory import told_memory
 from app_trainer_sdk.training.metrics import MetricsWriter, keep_lines
+from app_trainer_sdk.training.pace import Pace
 from app_trainer_sdk.training.random_state import capture_random, restore_random
 from app_trainer_sdk.training.randomness import CPU, seed_globals
 from app_trainer_sdk.training.saver import Saver
@@ -65,9 +67,7 @@ class Drive:
         self._elapsed_before = 0.0
         self._started = desk.clock()
         self._said = 0.0
-        self._paced: tuple[float, int] | None = None
-        self._last_seconds = 0.0
-        self._made_seconds = self._waited_seconds = 0.0
+        self._pace = Pace(desk.plan.updates)
         self._saver = Saver()
         self._evaluations = Evaluations(trainer, run, desk)
 
@@ -130,10 +130,8 @@ class Drive:
         try:
             for info in steps:
                 now = self._desk.clock()
-                self._last_seconds = now - before
-                self._metrics.add(info, self._last_seconds)
-                self._made_seconds += self._last_seconds
-                self._waited_seconds += info.data_seconds + info.data_parts.get("transfer", 0.0)
+                self._metrics.add(info, now - before)
+                self._pace.add(info, now - before)
                 for variant in info.recovered:
                     self._desk.channel.say("recovered", step=info.step, **variant)
                 before = now
@@ -266,25 +264,13 @@ class Drive:
         self._metrics.flush()
         latest = self._metrics.latest
         spreads, nonfinite = self._metrics.take_spreads()
-        rate, left = self._pace(now)
+        assert self._run.device is not None
         self._desk.channel.say(
-            "progress", step=self._step, total=last, updates_per_second=rate, eta_seconds=left,
+            "progress", step=self._step, total=last, **self._pace.facts(now, self._step),
             metrics={name: latest.get(name) for name in ("loss", "learning_rate", "gradient_norm")},
             spreads=spreads, nonfinite=nonfinite, seconds=latest.get("seconds"),
-            data_seconds=latest.get("data_seconds"),
-            data_wait_share=min(1.0, self._waited_seconds / max(self._made_seconds, 1e-9)),
+            data_seconds=latest.get("data_seconds"), memory=told_memory(self._run.device),
         )  # fmt: skip
-
-    def _pace(self, now: float) -> tuple[float, float | None]:
-        """Updates a second and seconds left, by this attempt's updates after its first, which warms up."""
-        if self._paced is None:
-            self._paced = now, self._step
-            return 1.0 / max(self._last_seconds, 1e-9), None
-        since, first = self._paced
-        if self._step == first:
-            return 0.0, None
-        rate = (self._step - first) / max(now - since, 1e-9)
-        return rate, (self._desk.plan.updates - self._step) / rate
 
 
 def _refuse_nonfinite(snapshot: Snapshot, step: int) -> None:

@@ -155,6 +155,18 @@ def probe_for(device: torch.device) -> Probe:
     return CudaProbe(device) if device.type == "cuda" else CpuProbe()
 
 
+def told_memory(device: torch.device) -> dict[str, int]:
+    """What progress tells, in MiB: this process, and on a card the allocator's peak since the phase began and
+    all that the driver handed out. Costs no synchronisation; read where the device has caught up anyway.
+    """
+    told = {"rss_mib": _status_bytes("VmRSS") // MIB}
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        told["peak_reserved_mib"] = torch.cuda.max_memory_reserved(device) // MIB
+        told["driver_mib"] = (total - free) // MIB
+    return told
+
+
 def size_text(size: int) -> str:
     """Bytes for people: ``60.0 MiB``."""
     if abs(size) >= MIB:

@@ -120,6 +120,21 @@ def test_waiting_for_data_is_told_by_part(finished: Any):
     assert all(0 <= each["data_wait_frac"] <= 1 for each in performance)
 
 
+def test_progress_tells_pace_and_memory(finished: Any):
+    """A4, A11: percentiles of an update, examples a second, resident memory; nothing of a card without one."""
+    told = [event for event in finished.events() if event["type"] == "job.progress"][-1]
+    lines = rows(finished.directory / "metrics.jsonl")
+
+    assert (
+        0 < told["perf"]["step_s_p50"] <= told["perf"]["step_s_p95"] <= max(line["seconds"] for line in lines)
+    )
+    assert told["perf"]["examples_s"] == pytest.approx(
+        sum(line["examples"] for line in lines) / sum(line["seconds"] for line in lines), rel=0.01
+    )
+    assert told["memory"].keys() == {"rss_mib"}
+    assert 50 < told["memory"]["rss_mib"] < 4000
+
+
 def test_the_wall_time_is_split_into_activities(finished: Any):
     """All of it: parts that are measured apart add up, to a millisecond each; little belongs to nothing."""
     split = json.loads((finished.directory / "result.json").read_text())["time_split"]

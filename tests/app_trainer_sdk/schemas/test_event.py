@@ -27,7 +27,9 @@ SAID: list[dict[str, Any]] = [
     {
         "kind": "progress", "step": 3, "total": 9, "updates_per_second": 0.0, "eta_seconds": None,
         "seconds": 0.1, "data_seconds": None, "metrics": {"loss": math.nan, "learning_rate": 1e-4},
-        "nonfinite": ["loss"], "spreads": {"loss": SPREAD},
+        "nonfinite": ["loss"], "spreads": {"loss": SPREAD}, "seconds_p50": 0.1, "seconds_p95": 0.2,
+        "examples_per_second": 80.0,
+        "memory": {"rss_mib": 900, "peak_reserved_mib": 21900, "driver_mib": 23100},
     },
     {"kind": "recovered", "step": 3, "microbatch": 8, "next": 4, "error": "CUDA", "inputs": {"x": [8, 3]}},
     {"kind": "evaluation", "step": 3, "split": "validation", "seconds": 1.0, "loss": math.inf, "error": 0.5},
