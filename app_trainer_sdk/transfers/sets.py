@@ -87,7 +87,8 @@ def _together(
     found: dict[str, Path] = {}
     failures: list[BaseException] = []
     given_up, lock = threading.Event(), threading.Lock()
-    one = replace(tools, patience=replace(tools.patience, connections=1))
+    part = tools.patience.part_bytes or SMALL_BYTES  # one request for each
+    one = replace(tools, patience=replace(tools.patience, connections=1, part_bytes=part))
 
     def stop() -> None:
         if given_up.is_set():

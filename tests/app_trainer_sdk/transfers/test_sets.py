@@ -53,10 +53,17 @@ def serve_body() -> Iterator[Callable[..., LyingServer]]:
 
 
 def get(
-    files: list[Wanted], cache: Cache, *, check: Callable[[], None] = free, told: Any = None, **more: Any
+    files: list[Wanted],
+    cache: Cache,
+    *,
+    check: Callable[[], None] = free,
+    told: Any = None,
+    part_bytes: int = 64 * 1024,
+    **more: Any,
 ) -> Any:
     return fetch_files(
-        files, cache_place(cache), label="x", tools=tools(), check=check, told=told or NoListener(), **more
+        files, cache_place(cache), label="x", tools=tools(part_bytes=part_bytes), check=check,
+        told=told or NoListener(), **more,
     )  # fmt: skip
 
 
@@ -83,6 +90,14 @@ def test_files_of_unknown_size_and_digest(tmp_path: Path, serve_body: Any):
     paths = get([server.wanted(known=False)], Cache(tmp_path))
 
     assert paths["file"].name == hashlib.sha256(server.body).hexdigest()
+
+
+def test_a_small_file_is_one_request(tmp_path: Path, serve_body: Any):
+    """Parts would only wait for answers one after the other."""
+    server = serve_body(body_of((8 << 20) - 1))
+    get([server.wanted()], Cache(tmp_path), part_bytes=0)
+
+    assert len(server.gets()) == 1
 
 
 def test_the_disk_is_asked_for_all_of_them(tmp_path: Path, serve_body: Any):
