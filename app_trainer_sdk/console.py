@@ -1,13 +1,18 @@
-"""Owns what a person sees while a job runs: a progress bar on a terminal, plain lines otherwise."""
+"""Owns what a person sees while a job runs: a progress bar on a terminal, plain lines otherwise.
+
+Where nobody looks but a collector of logs, each line is a JSON object (``logs.py`` says when).
+"""
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
+from app_trainer_sdk.logs import LEVELS, Format, json_line, log_format, log_level
 from app_trainer_sdk.redaction import redact
 
 BAR_CHARACTERS = 24
@@ -22,21 +27,32 @@ class Console:
         stream: where to; a terminal gets a bar that is redrawn in place.
         clock: seconds, monotonic.
         quiet: print nothing.
+        form: of lines; ``json`` for whoever collects them.
+        level: the least level that is printed, as Python's logging counts.
     """
 
     def __init__(
-        self, stream: TextIO | None = None, *, clock: Callable[[], float] = time.monotonic, quiet: bool = False
-    ) -> None:
+        self, stream: TextIO | None = None, *, clock: Callable[[], float] = time.monotonic,
+        quiet: bool = False, form: Format = "text", level: int = logging.INFO,
+    ) -> None:  # fmt: skip
         self._stream = stream or sys.stderr
         self._clock = clock
         self._quiet = quiet
-        self._terminal = self._stream.isatty()
+        self._json, self._level = form == "json", level
+        self._terminal = self._stream.isatty() and not self._json
         self._drawn = False  # whether a bar stands on the current line
         self._told = float("-inf")
 
     def lines(self, lines: Sequence[str]) -> None:
         """Print whole lines; a bar being drawn gives way."""
-        if self._quiet:
+        self._say(lines, {})
+
+    def _say(self, lines: Sequence[str], facts: Mapping[str, Any]) -> None:
+        lines = [line for line in lines if LEVELS[_level_of(line)] >= self._level]
+        if self._quiet or not lines:
+            return
+        if self._json:
+            self._write("".join(json_line(_level_of(line), line, **facts) + "\n" for line in lines))
             return
         clear = "\r\x1b[2K" if self._drawn else ""
         self._drawn = False
@@ -44,7 +60,7 @@ class Console:
 
     def progress(self, facts: Mapping[str, Any]) -> None:
         """Show how far training is."""
-        if self._quiet:
+        if self._quiet or self._level > logging.INFO:
             return
         text = progress_text(facts)
         if self._terminal:
@@ -53,11 +69,11 @@ class Console:
             self._drawn = True
         elif self._clock() - self._told >= PLAIN_SECONDS or facts["step"] == facts["total"]:
             self._told = self._clock()
-            self.lines([text])
+            self._say([text], {"step": facts["step"], "total": facts["total"]})
 
     def transfer(self, text: str, done: int, total: int) -> None:
         """Show how far a transfer is."""
-        if self._quiet:
+        if self._quiet or self._level > logging.INFO:
             return
         whole = 0 < total <= done
         if self._terminal:
@@ -81,6 +97,17 @@ class Console:
             return os.get_terminal_size(self._stream.fileno()).columns or FALLBACK_COLUMNS
         except OSError:
             return FALLBACK_COLUMNS
+
+
+def console_from_environment(*, quiet: bool = False) -> Console:
+    """Where a command of a container writes: stderr, as the environment says."""
+    return Console(quiet=quiet, form=log_format(sys.stderr), level=log_level())
+
+
+def _level_of(line: str) -> str:
+    """A line says itself how grave it is."""
+    word = line.partition(":")[0]
+    return word if word in ("error", "warning") else "info"
 
 
 def progress_text(facts: Mapping[str, Any]) -> str:

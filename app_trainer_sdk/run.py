@@ -11,8 +11,9 @@ from typing import NoReturn
 
 from app_trainer_sdk.attempt.admission import run_job
 from app_trainer_sdk.changes import OPTION
-from app_trainer_sdk.console import Console
+from app_trainer_sdk.console import console_from_environment
 from app_trainer_sdk.errors import ExitCode
+from app_trainer_sdk.logs import settle_logs
 from app_trainer_sdk.paths import PREFIX
 from app_trainer_sdk.preflight.facts import REQUIRE_GPU
 
@@ -35,7 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="pilot.json whose numbers are used; that in the job's directory",
     )
     chosen = parser.parse_args(arguments)
-    console = Console(quiet=chosen.quiet)
+    settle_logs()
+    console = console_from_environment(quiet=chosen.quiet)
     require_gpu(chosen.require_gpu)
     code = run_job(
         chosen.job, chosen.job_dir, console=console, ranks=chosen.ranks, allow_changes=chosen.allow_changes,

@@ -211,7 +211,8 @@ def start_toy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartToy]:
             *options,
         ]
         command = words if shell == "{}" else ["sh", "-c", shell.format(" ".join(words))]
-        quick = {"APP_TRAINER_CACHE_DIR": str(cache), "APP_TRAINER_UPLOAD_WAIT_SECONDS": "1"}
+        quick = {"APP_TRAINER_CACHE_DIR": str(cache), "APP_TRAINER_UPLOAD_WAIT_SECONDS": "1",
+                 "APP_TRAINER_LOG_FORMAT": "text"}  # fmt: skip
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("APP_TRAINER_")}
         with output.open("wb") as file:
             stream = file if terminal is None else terminal
