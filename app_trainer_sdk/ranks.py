@@ -1,6 +1,6 @@
-"""Owns the processes that train: how they are begun, heard, told to stop, ended, and what their ends mean.
+"""Owns the processes that train as one: begun, heard, told to stop, ended, and what their ends mean together.
 
-Torch-free. Each rank leads a session of its own and has a line of its own. What the supervisor begins for
+Torch-free; ``rank_process.py`` owns each of them. What the supervisor begins for
 itself stays in the supervisor's session: so everything below it in another session came from a rank, and ends
 with the ranks. Of several ranks only rank 0 is heard. This file must not know events, reports or what a rank
 says.
@@ -17,21 +17,18 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from app_trainer_sdk.descendants import KILL_SECONDS, bury_orphans, end_below, processes_below
+from app_trainer_sdk.descendants import bury_orphans, end_below, processes_below
 from app_trainer_sdk.errors import ExitCode, GpuFault, PeerFailed, StopRequested, TrainerError
 from app_trainer_sdk.files import read_json
-from app_trainer_sdk.limits import processors
 from app_trainer_sdk.outcome import describe_failure, outcome_document, says_gpu_fault
-from app_trainer_sdk.redaction import without_secret_variables
+from app_trainer_sdk.rank_process import HOST, RankProcess, rank_environment
 from app_trainer_sdk.start import START
 
 LOG_TAIL_LINES = 12
-#: Of a rank that died without a word its log is searched for what the driver or a library said last.
-LOG_TAIL_BYTES = 64 << 10
 #: Makes a rank write the stacks of all its threads to its log, even while one of them holds the interpreter.
 STACKS_SIGNAL = signal.SIGUSR1
 #: How long the ranks are listened to at a time.
@@ -40,87 +37,7 @@ LISTEN_SECONDS = 0.1
 PEER_SECONDS = 5.0
 #: Ends of a rank that was made to go: a platform that stops a job may signal all of its processes.
 FROM_OUTSIDE = (-signal.SIGTERM, -signal.SIGKILL, int(ExitCode.PEER_FAILED))
-HOST = "127.0.0.1"
 PROGRAM = (sys.executable, "-m", "app_trainer_sdk.training.rank")
-
-
-class Member:
-    """One rank's process, with its end of the line."""
-
-    def __init__(self, number: int, folder: Path) -> None:
-        self.number = number
-        self.outcome = folder / f"outcome-{number}.json"
-        self.log = folder / "logs" / f"rank-{number}.log"
-        self.connection, self.theirs = socket.socketpair()
-        self.pieces = b""
-        self.silent = False
-        self.killed = False
-        self.listens = False  # whether it has said anything, so that signals mean to it what they should
-        self.moved_at = time.monotonic()
-        self.ended_at = 0
-        self.log_begin = self.stacks_begin = 0
-        self.told: dict[str, Any] | None = None
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def begin(self, command: list[str], environment: Mapping[str, str], descriptors: list[int]) -> None:
-        """Start the process in a session of its own; its output goes to its log."""
-        self.log.parent.mkdir(exist_ok=True)
-        self.outcome.unlink(missing_ok=True)  # of an earlier start of the same attempt
-        with self.log.open("ab") as output:
-            self.log_begin = output.tell()
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=descriptors,
-                start_new_session=True, env=environment,
-            )  # fmt: skip
-        self.moved_at = time.monotonic()
-        self.theirs.close()
-
-    @property
-    def status(self) -> int | None:
-        """How the process ended, None while it lives or before it began."""
-        status = self.process.poll() if self.process is not None else None
-        if status is not None and not self.ended_at:
-            self.ended_at = time.time_ns()
-        return status
-
-    @property
-    def failed(self) -> bool:
-        """Whether it ended otherwise than by finishing its work; one that leaves no outcome did not finish."""
-        finished = self.told is not None or self.outcome.exists()
-        return self.status is not None and (self.status != 0 or not finished)
-
-    def kill(self) -> None:
-        """Kill what is left of the session: loader workers must not outlive their rank."""
-        if self.process is None:
-            return
-        self.killed = self.killed or self.status is None
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-
-    def close(self) -> None:
-        """Take its status and end the line. It was killed; one that the kernel cannot end is left to it."""
-        if self.process is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(timeout=KILL_SECONDS)
-        self.connection.close()
-        self.theirs.close()
-
-    def said_last(self) -> str:
-        """The end of what it wrote to its log in this start."""
-        return self.said_since(max(self.log_begin, self.log_size() - LOG_TAIL_BYTES))
-
-    def said_since(self, place: int) -> str:
-        """What it wrote to its log from a place on."""
-        try:
-            with self.log.open("rb") as file:
-                file.seek(place)
-                return file.read(LOG_TAIL_BYTES).decode(errors="replace")
-        except OSError:
-            return ""
-
-    def log_size(self) -> int:
-        """Bytes in its log."""
-        return self.log.stat().st_size if self.log.exists() else 0
 
 
 class Ranks:
@@ -139,7 +56,7 @@ class Ranks:
         self._folder = folder
         self._program = program
         self._node, self._nodes = node, nodes
-        self._members = [Member(node * count + number, folder) for number in range(count)]
+        self._members = [RankProcess(node * count + number, folder) for number in range(count)]
         self._selector = selectors.DefaultSelector()
         self._peers_end = float("inf")
         self._verdict: TrainerError | None = None
@@ -283,7 +200,7 @@ class Ranks:
         paths = self._folder.glob("outcome-*.json") if self._nodes > 1 else ()
         return [path for path in paths if path not in here]
 
-    def _hear(self, member: Member) -> list[dict[str, Any]]:
+    def _hear(self, member: RankProcess) -> list[dict[str, Any]]:
         piece = _receive(member.connection)
         if not piece:
             self._hush(member)
@@ -296,7 +213,7 @@ class Ranks:
                 member.told = {name: value for name, value in message.items() if name != "kind"}
         return messages if member.number == 0 else []
 
-    def _hush(self, member: Member) -> None:
+    def _hush(self, member: RankProcess) -> None:
         member.silent = True
         self._selector.unregister(member.connection)
 
@@ -307,7 +224,7 @@ class Ranks:
                 living[0].wait(timeout=seconds)
 
     def _end_of(
-        self, member: Member, stop: StopRequested | None, phase: str, step: int | None
+        self, member: RankProcess, stop: StopRequested | None, phase: str, step: int | None
     ) -> tuple[int, dict[str, Any]]:
         """When and how a rank ended: what it left, or what its silence means."""
         if member.outcome.exists():
@@ -325,7 +242,7 @@ class Ranks:
         outcome["failure"]["traceback"] = "\n".join(member.said_last().splitlines()[-LOG_TAIL_LINES:])
         return member.ended_at, outcome
 
-    def _silent_end(self, member: Member) -> TrainerError:
+    def _silent_end(self, member: RankProcess) -> TrainerError:
         """What it means that a rank ended without a word."""
         status = member.status
         if status is None:
@@ -338,35 +255,6 @@ class Ranks:
         if says_gpu_fault(member.said_last()):
             return GpuFault(f"{found} after its log told of a fault of the accelerator")
         return TrainerError(found)
-
-
-def rank_environment(number: int, count: int, port: int, *, node: int = 0, nodes: int = 1) -> dict[str, str]:
-    """A rank's environment: no hub access, output at once, and with several ranks torch's own variables.
-
-    With several nodes where they meet stands in the environment already.
-
-    OpenMP threads that wait spin for some microseconds only, unless somebody asks for more: beside loader
-    workers or a neighbour on the same processors, two spinning threads were seen to compute at a fifth of
-    the speed.
-    """
-    quiet = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
-    inherited = {
-        "OMP_WAIT_POLICY": "PASSIVE",
-        "GOMP_SPINCOUNT": "20000",
-        **without_secret_variables(os.environ),
-    }
-    if count == nodes == 1:
-        return {**inherited, **quiet}
-    wishes = {"OMP_NUM_THREADS": str(max(1, processors().count // count))}
-    place = {
-        "RANK": str(node * count + number), "LOCAL_RANK": str(number), "WORLD_SIZE": str(nodes * count),
-        "LOCAL_WORLD_SIZE": str(count),
-    }  # fmt: skip
-    if nodes == 1:
-        # Gloo would otherwise ask what the host's name leads to, which in a container may be nothing.
-        wishes["GLOO_SOCKET_IFNAME"] = "lo"
-        place |= {"MASTER_ADDR": HOST, "MASTER_PORT": str(port)}
-    return {**wishes, **inherited, **quiet, **place}
 
 
 def _outcome_of(error: BaseException, phase: str, step: int | None) -> dict[str, Any]:

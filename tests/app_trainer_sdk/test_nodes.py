@@ -19,7 +19,8 @@ from app_trainer_sdk.console import Console
 from app_trainer_sdk.errors import BadJob
 from app_trainer_sdk.nodes import Place, help_out, place_from_environment
 from app_trainer_sdk.paths import JobDirectory
-from app_trainer_sdk.ranks import Ranks, rank_environment
+from app_trainer_sdk.rank_process import rank_environment
+from app_trainer_sdk.ranks import Ranks
 
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1"}
 

@@ -11,7 +11,7 @@ import pytest
 
 from app_trainer_sdk import ranks as module
 from app_trainer_sdk.errors import StopRequested
-from app_trainer_sdk.ranks import Ranks, rank_environment
+from app_trainer_sdk.ranks import Ranks
 
 HEAD = """
 import json, os, pathlib, signal, socket, sys, time
@@ -90,20 +90,6 @@ def test_only_consequences(tmp_path: Path):
     outcome, _ = ended(tmp_path, 'leave(72, "peer")', count=2)
 
     assert outcome["exit_code"] == 72
-
-
-def test_several_ranks_know_their_place(monkeypatch: pytest.MonkeyPatch):
-    """Torch's variables and a share of the processors; one rank's environment has none of them."""
-    for name in ("RANK", "OMP_NUM_THREADS"):
-        monkeypatch.delenv(name, raising=False)
-    place = rank_environment(1, 2, 1234)
-    asked = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-
-    assert {name: place[name] for name in asked} == {
-        "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1234",
-    }  # fmt: skip
-    assert int(place["OMP_NUM_THREADS"]) >= 1
-    assert "RANK" not in rank_environment(0, 1, 0)
 
 
 def test_an_outcome_that_no_disk_takes(tmp_path: Path):
