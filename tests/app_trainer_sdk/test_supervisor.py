@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import safetensors.torch
 import torch
@@ -250,6 +251,19 @@ def test_a_killed_rank_is_told_with_its_signal(stopped: Any, start_toy: Any):
     assert before == after[: len(before)]
     assert list(range(1, len(after) + 1)) == [event["seq"] for event in after]
     assert len({event["instance"] for event in after}) == 2
+
+
+def test_a_killed_loader_worker_ends_the_run(start_toy: Any):
+    """CASES L3: never a run that waits for rows for ever; 70 within 30 s, and nobody below it is left."""
+    toy = start_toy(updates=1000, sleep_seconds=0.05, dataloader_workers=2)
+    toy.wait_for("job.progress")
+    below = [each.pid for each in psutil.Process(toy.rank()).children(recursive=True)]
+    workers = [each for each in below if "resource_tracker" not in " ".join(psutil.Process(each).cmdline())]
+    os.kill(workers[-1], signal.SIGKILL)
+
+    assert toy.end(30.0) == 70, toy.told()
+    assert "worker" in toy.events()[-1]["failure"]["message"]
+    assert all(gone(each) for each in below)
 
 
 def test_a_rank_does_not_outlive_its_supervisor(start_toy: Any):
