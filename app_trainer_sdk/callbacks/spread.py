@@ -6,7 +6,7 @@ Pure values, strict JSON. It must not know which numbers there are or where they
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 #: ``{"last", "mean", "min", "max", "n"}``; ``n`` counts finite values, of which mean, min and max are.
@@ -16,11 +16,14 @@ Spreads = dict[str, Spread]
 MOST_PARTS = 8
 
 
-def spread_of(value: float | None) -> Spread:
-    """The spread of one value; None stands for one that was not finite."""
-    if value is None or not math.isfinite(value):
+def spread_of(values: Sequence[float | None]) -> Spread:
+    """The spread of one value or more, in order; None stands for one that was not finite."""
+    finite = [each for each in values if each is not None and math.isfinite(each)]
+    last = values[-1] if values[-1] is not None and math.isfinite(values[-1]) else None
+    if not finite:
         return {"last": None, "mean": None, "min": None, "max": None, "n": 0}
-    return {"last": value, "mean": value, "min": value, "max": value, "n": 1}
+    mean = math.fsum(finite) / len(finite)
+    return {"last": last, "mean": mean, "min": min(finite), "max": max(finite), "n": len(finite)}
 
 
 def joined(earlier: Spread, later: Spread) -> Spread:

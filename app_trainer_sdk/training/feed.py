@@ -242,9 +242,8 @@ def loaded_window(
         Microbatch(batch, number, start, end - start)
         for (number, (start, end)), (batch, _) in zip(share, read, strict=True)
     ]
-    times = ReadTimes.total(
-        [before, *(each for _, each in read)] if any(before) else [each for _, each in read]
-    )
+    each = [times for _, times in read]
+    times = ReadTimes.total([before, *each] if any(before) else each)
     return LoadedWindow(window, microbatches, count, seconds, place, times)
 
 

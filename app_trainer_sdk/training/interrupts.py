@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
 
 from app_trainer_sdk.channel import StopToken
 from app_trainer_sdk.errors import StopRequested
@@ -21,6 +20,7 @@ SIGNAL = signal.SIGUSR2
 _token: StopToken | None = None
 _depth = 0
 _raised: StopRequested | None = None
+_NOTHING = contextlib.nullcontext()
 
 
 def install(token: StopToken) -> None:
@@ -40,22 +40,32 @@ def nudge() -> None:
     signal.pthread_kill(ident, SIGNAL)
 
 
-@contextlib.contextmanager
-def interruptible(*, really: bool = True) -> Iterator[None]:
+def interruptible(*, really: bool = True) -> contextlib.AbstractContextManager[None]:
     """Inside, a wish to stop is raised wherever the main thread is.
 
     Args:
         really: False where it would leave others waiting.
     """
-    global _depth
     if not really or _token is None or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    _depth += 1
-    try:
-        _token.check()
-        yield
-    finally:
+        return _NOTHING
+    return _Inside(_token)
+
+
+class _Inside:
+    """A class of its own: a generator would take longer, and there is one each microbatch."""
+
+    __slots__ = ("_token",)
+
+    def __init__(self, token: StopToken) -> None:
+        self._token = token
+
+    def __enter__(self) -> None:
+        global _depth
+        self._token.check()
+        _depth += 1
+
+    def __exit__(self, *error: object) -> None:
+        global _depth
         _depth -= 1
 
 

@@ -24,6 +24,8 @@ from app_trainer_sdk.values import StepInfo
 #: Lines kept in memory before they are written; also the most that a hard kill can cost.
 GROUP_LINES = 32
 GROUP_SECONDS = 1.0
+#: Made once: ``json.dumps`` makes an encoder for every line that is not to have NaN.
+ENCODE = json.JSONEncoder(allow_nan=False).encode
 #: The field of a line, of an evaluation's too, that says what was tried and did not fit.
 OUT_OF_MEMORY = "out_of_memory"
 
@@ -75,13 +77,16 @@ class MetricsWriter:
             waiting, self._waiting = self._waiting, []
             values = read_numbers([number for _, numbers in waiting for number in numbers.values()])
             lines = [_complete(line, numbers, values) for line, numbers in waiting]
-            self._file.write(b"".join(json.dumps(line, allow_nan=False).encode() + b"\n" for line in lines))
+            self._file.write(b"".join(ENCODE(line).encode() + b"\n" for line in lines))
             self.lines += len(lines)
             self.latest = lines[-1]
+            columns: dict[str, list[float | None]] = {}
             for line, (_, numbers) in zip(lines, waiting, strict=True):
                 self._nonfinite.update(line.get("nonfinite", ()))
-                each = {name: spread_of(line[name]) for name in numbers}
-                self._spreads = join_all([self._spreads, each])
+                for name in numbers:
+                    columns.setdefault(name, []).append(line[name])
+            spreads = {name: spread_of(column) for name, column in columns.items()}
+            self._spreads = join_all([self._spreads, spreads])
         self._file.flush()
         self._written_at = self._clock()
         if sync:
@@ -104,8 +109,10 @@ def read_numbers(numbers: list[Tensor | float]) -> Iterator[float]:
     groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for number in numbers:
         if isinstance(number, Tensor):
-            groups.setdefault((number.device, number.dtype), []).append(number.detach().reshape(()))
-    read = {key: iter(torch.stack(tensors).tolist()) for key, tensors in groups.items()}
+            plain = number if number.ndim == 0 else number.reshape(())
+            groups.setdefault((plain.device, plain.dtype), []).append(plain)
+    with torch.no_grad():
+        read = {key: iter(torch.stack(tensors).tolist()) for key, tensors in groups.items()}
     for number in numbers:
         yield next(read[number.device, number.dtype]) if isinstance(number, Tensor) else float(number)
 
@@ -125,7 +132,7 @@ def ratio(total: float, count: float) -> float | None:
 def append_line(path: Path, document: Mapping[str, Any]) -> None:
     """Append one JSON line and make it durable."""
     with path.open("ab") as file:
-        file.write(json.dumps(document, allow_nan=False).encode() + b"\n")
+        file.write(ENCODE(document).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
 

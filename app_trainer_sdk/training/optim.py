@@ -5,6 +5,7 @@ Only this file knows bitsandbytes. It must not know schedules, when a step is du
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -69,22 +70,31 @@ def takes_memory(optimizer: torch.optim.Optimizer) -> bool:
     return False
 
 
-@torch.no_grad()
 def step(optimizer: torch.optim.Optimizer) -> None:
-    """Make one step.
-
-    SGD adds the weight decay to a copy of every gradient; it is added to the gradients themselves here, with
-    the same numbers: they are not needed afterwards, and the step takes no memory.
-    """
-    groups = optimizer.param_groups if isinstance(optimizer, torch.optim.SGD) else []
-    decays = [group["weight_decay"] for group in groups]
-    for group in groups:
-        trained = [each for each in group["params"] if each.grad is not None]
-        if group["weight_decay"] and trained:
-            torch._foreach_add_([each.grad for each in trained], trained, alpha=group["weight_decay"])
-        group["weight_decay"] = 0.0
-    try:
+    """Make one step; SGD's takes no memory, as the others' do not."""
+    if isinstance(optimizer, torch.optim.SGD):
+        with _decayed(optimizer):
+            optimizer.step()
+    else:
         optimizer.step()
+
+
+@contextlib.contextmanager
+def _decayed(optimizer: torch.optim.SGD) -> Iterator[None]:
+    """Inside, SGD needs not add the weight decay to a copy of every gradient.
+
+    It is added to the gradients themselves, with the same numbers: they are not needed afterwards.
+    """
+    groups = optimizer.param_groups
+    decays = [group["weight_decay"] for group in groups]
+    with torch.no_grad():
+        for group in groups:
+            trained = [each for each in group["params"] if each.grad is not None]
+            if group["weight_decay"] and trained:
+                torch._foreach_add_([each.grad for each in trained], trained, alpha=group["weight_decay"])
+            group["weight_decay"] = 0.0
+    try:
+        yield
     finally:
         for group, decay in zip(groups, decays, strict=True):
             group["weight_decay"] = decay

@@ -86,6 +86,7 @@ class Order:
         self.batching = batching
         self.facts = facts or RowFacts()
         self._kept: dict[int, Epoch] = {}
+        self._last: Window | None = None
 
     @property
     def repeats(self) -> bool:
@@ -98,6 +99,12 @@ class Order:
         A resume with another batch or other rows may come out inside a window: mixed rows are cut anew from
         there; sorted ones begin with the rest of that window. What is too short to train on is passed over.
         """
+        # Whoever reads a window asks for it first, and whoever trains on it right afterwards.
+        if self._last is None or self._last.position != position:
+            self._last = self._window(position)
+        return self._last
+
+    def _window(self, position: int) -> Window:
         number, start = divmod(position, self.rows)
         if self.rows - start < self.minimum_rows:
             number, start = number + 1, 0

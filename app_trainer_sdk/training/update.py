@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 NO_UNIT = "no unit to train on in this global batch"
 NON_FINITE = "non-finite loss or gradient"
+_NOTHING = contextlib.nullcontext()
 
 
 @dataclass
@@ -150,7 +151,7 @@ def _add_up(
     for number, microbatch in enumerate(window.microbatches):
         run.check()
         carries = overlaps and number == last
-        quiet = contextlib.nullcontext() if replica is None or carries else replica.quiet()
+        quiet = _NOTHING if replica is None or carries else replica.quiet()
         with quiet, interruptible(really=state.team.size == 1):
             terms = _forward(run, state, window, microbatch, sums)
             _add(sums.metrics, terms)
@@ -225,7 +226,7 @@ def _moved(batch: Batch, device: torch.device, sums: _Sums) -> Batch:
 
 def _exchange(state: SupervisedState) -> contextlib.AbstractContextManager[None]:
     """Inside, ranks tell each other something, or wait for each other."""
-    return timed("communication") if state.team.size > 1 else contextlib.nullcontext()
+    return timed("communication") if state.team.size > 1 else _NOTHING
 
 
 def _clip(state: SupervisedState) -> Tensor:

@@ -55,9 +55,7 @@ def apply_update(state: SupervisedState) -> None:
 
 def _may_run_out(state: SupervisedState) -> bool:
     """Whether this step takes memory. Tensors of a plan have none, and the copies would only confuse it."""
-    if type(state.parameters[0]).__name__ == "FakeTensor":
-        return False
-    return optim.takes_memory(state.optimizer)
+    return optim.takes_memory(state.optimizer) and type(state.parameters[0]).__name__ != "FakeTensor"
 
 
 def _undo(state: SupervisedState, before: _Before, shortage: Shortage) -> None:

@@ -14,7 +14,7 @@ VALUES = st.lists(st.floats(-1e6, 1e6) | st.none(), min_size=1, max_size=20)
 
 
 def spread(values: list[float | None]) -> dict[str, object]:
-    return dict(join_all([{"loss": spread_of(value)} for value in values])["loss"])
+    return dict(join_all([{"loss": spread_of([value])} for value in values])["loss"])
 
 
 @given(VALUES)
@@ -42,7 +42,7 @@ def test_nothing_unheard_is_forgotten(story: list[tuple[float, str]]):
     """Whatever is told and whatever of it is heard: the next event has every value since the last heard one."""
     unheard, told, since = Unheard(), 0, dict[int, float]()
     for number, (value, then) in enumerate(story):
-        unheard.add({"loss": spread_of(value)})
+        unheard.add({"loss": spread_of([value])})
         since[number] = value
         if then.startswith("tell"):
             told = number + 1
@@ -64,7 +64,7 @@ def test_a_receiver_that_is_away_for_long_costs_no_memory():
     """Ten thousand reports nobody heard: a handful of parts, no extreme lost."""
     unheard = Unheard()
     for number in range(10_000):
-        unheard.add({"loss": spread_of(float(number % 777))}, ["gradient_norm"] if number == 5 else [])
+        unheard.add({"loss": spread_of([float(number % 777)])}, ["gradient_norm"] if number == 5 else [])
         unheard.told(number + 1)
     spreads, nonfinite = unheard.total()
 
@@ -72,3 +72,11 @@ def test_a_receiver_that_is_away_for_long_costs_no_memory():
     assert (spreads["loss"]["max"], spreads["loss"]["n"], nonfinite) == (776.0, 10_000, ["gradient_norm"])
     unheard.heard(math.inf)
     assert unheard.total() == ({}, [])
+
+
+def test_a_spread_of_many_is_that_of_each_joined():
+    """Values that were not finite are no extreme, and count in nothing but what came last."""
+    values = [2.0, None, 5.0, 0.5, math.inf]
+
+    assert spread_of(values) == {"last": None, "mean": 2.5, "min": 0.5, "max": 5.0, "n": 3}
+    assert spread_of(values) == spread(values)
