@@ -139,10 +139,11 @@ class HttpSink:
         self._postman.close()
 
     def _try_again(self, verdict: Verdict, event: Event) -> bool:
-        """Whether an event needs another try: a terminal one is given up last of all."""
-        if verdict.what == "unknown":
-            return bool(self._credentials.token or self._credentials.keys)
-        return verdict.what == "again" or (verdict.what == "smaller" and event.terminal)
+        """Whether an event needs another try: a terminal one is given up last of all.
+
+        Credentials that are not accepted, or missing, may come yet: nothing is lost for want of them.
+        """
+        return verdict.what in ("again", "unknown") or (verdict.what == "smaller" and event.terminal)
 
     def _settle(self, event: Event, verdict: Verdict, answer: Answer, *, whole: bool) -> None:
         ours = not self._instance or event.document.get("instance") == self._instance

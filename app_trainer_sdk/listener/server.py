@@ -157,6 +157,12 @@ class Listener(ThreadingHTTPServer):
         given = request.headers.get("authorization", "").encode()
         return not self.token or hmac.compare_digest(given, f"Bearer {self.token}".encode())
 
+    def _unauthorized(self, request: Request, what: str) -> Response:
+        """Refuse, and say so: whoever looks at the listener would else see nothing at all."""
+        which = request.headers.get("webhook-id", "")
+        self.desk.say(f"{request.method} {request.path} {which}".rstrip() + f" answered 401: {what}")
+        return Response.json({"error": what}, 401)
+
     def _take_event(self, request: Request) -> Response:
         if request.length > LARGEST_EVENT:
             return Response.json({"error": f"more than {LARGEST_EVENT} bytes"}, 413)
@@ -169,7 +175,7 @@ class Listener(ThreadingHTTPServer):
             status = None if wrong else fault.status
             return Response(status, b"{}", {**JSON_TYPE, **(fault.headers or {})}, close=wrong)
         if not self._allowed(request) or not verified(self.keys, request.headers, body, now=time.time()):
-            return Response.json({"error": "token or signature"}, 401)
+            return self._unauthorized(request, "token or signature")
         decision = self.desk.hear(body)
         self.desk.released.wait(fault.delay)
         return Response.json(decision.answer, decision.status)
@@ -189,7 +195,7 @@ class Listener(ThreadingHTTPServer):
         if path is None:
             return Response.json({"error": "a path that leads outside"}, 400)
         if not self._allowed(request):
-            return Response.json({"error": "token"}, 401)
+            return self._unauthorized(request, "token")
         if not request.headers.get("content-length"):
             return Response.json({"error": "no Content-Length"}, 411)
         if not store(request, path):
@@ -209,7 +215,7 @@ class Listener(ThreadingHTTPServer):
             return Response.json({"error": f"more than {LARGEST_EVENT} bytes"}, 413)
         body = request.body()
         if not self._allowed(request):
-            return Response.json({"error": "token"}, 401)
+            return self._unauthorized(request, "token")
         status, document = self.outputs.answer(body)
         return Response.json(document, status)
 

@@ -389,6 +389,43 @@ def test_a_rotated_token_is_read_when_the_receiver_refuses(serve: Any, tmp_path:
     assert pauses == []
 
 
+@pytest.mark.parametrize("status", [401, 403])
+def test_without_a_token_nothing_is_settled_and_a_later_sender_delivers(
+    serve: Any, tmp_path: Path, status: int
+):
+    """A missing token is like a wrong one: tried again, kept on the disk, delivered once there is one."""
+    server = serve(
+        lambda handler, request: reply(handler, 200 if "Authorization" in request.headers else status)
+    )
+    layout = JobDirectory(tmp_path)
+    record = DeliveryRecord(layout)
+    layout.attempt(1).mkdir(parents=True)
+    log = EventLog(layout.attempt(1), job_id="j", attempt=1, instance="i")
+    said = [log.add("job.accepted"), log.add("job.phase")]
+    sink = HttpSink(server.url, credentials=Credentials({}), record=record, pause=quick)
+    for each in said:
+        sink.send(each)
+    while len(server.received) < 3:
+        time.sleep(0.005)
+
+    assert not sink.close(0.1)
+    assert [each.id for each in record.backlog(everything=True)] == [each.id for each in said]
+    again = Credentials({"APP_TRAINER_CALLBACK_TOKEN": "a-token"})
+    assert HttpSink(server.url, credentials=again, record=record, backlog=said).close(5.0)
+    assert not record.backlog(everything=True)
+
+
+def test_too_large_with_nothing_to_drop_is_not_sent_again(serve: Any):
+    """413 for an event without metrics and settings: the same bytes would not get smaller."""
+    server = answering(serve, (413, {}))
+    sink = HttpSink(server.url, pause=quick)
+    sink.send(ours(1))
+    sink.send(ours(2))
+
+    assert sink.close(5.0)
+    assert received(server) == [1, 2]
+
+
 def test_what_is_signed_can_be_verified(serve: Any):
     """The published library accepts each request as it arrived."""
     secret = "whsec_" + base64.b64encode(b"k" * 24).decode()

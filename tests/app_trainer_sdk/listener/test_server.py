@@ -83,11 +83,14 @@ def test_only_who_has_the_token_and_signs_is_heard(tmp_path: Path):
         headers = {"webhook-id": "j.1.1", **signature_headers([secret], "j.1.1", EVENT, seconds=seconds)}
         return {**headers, "Authorization": "Bearer desk-token"}
 
-    with Listener(Desk(tmp_path), token="desk-token", keys=[key]) as server:
+    lines = list[str]()
+    with Listener(Desk(tmp_path, say=lines.append), token="desk-token", keys=[key]) as server:
         wrong = [signed(now - 400), signed(now, b"x" * 24), {"Authorization": "Bearer desk-token"}, {}]
         wrong.append({**signed(now), "Authorization": "Bearer another"})
 
         assert [ask(server, "POST", "/events", EVENT, **each)[0] for each in wrong] == [401] * 5
+        assert lines[0] == "POST /events j.1.1 answered 401: token or signature"
+        assert (len(lines), "desk-token" in str(lines)) == (5, False)
         assert ask(server, "POST", "/events", EVENT, **signed(now))[0] == 200
         assert ask(server, "PUT", "/uploads/a", b"x")[0] == 401
     assert base64.b64encode(key)  # a key is bytes here; the option takes whsec_ and base64
