@@ -28,7 +28,7 @@ VERBS = {
     "mirror": ("transfers.mirror_command", "write the list of weights that a mirror has, or verify a mirror"),
     "cache": ("transfers.cache_command", "list, verify and prune the cache of weights"),
     "reproduce": ("manifest.reproduce", "write the job that makes a run again; what is other here"),
-    "health": ("health", "tell whether a job is alive, by its heartbeat"),
+    "health": ("health", "tell whether a job is alive, by its heartbeat, or how it ended"),
     "checkpoints": ("checkpoints", "list a job's checkpoints, and why one is not valid"),
 }
 ALIASES = {"train": "run"}
@@ -79,7 +79,8 @@ def _refuse(word: str) -> int:
 
     kind = "option" if word.startswith("-") else "subcommand"
     hint = did_you_mean(word, [*VERBS, *ALIASES])
-    sys.stderr.write(f"app-trainer: found {kind} {word!r}; expected one of {', '.join(VERBS)} ({hint})\n")
+    near = f" ({hint})" if hint.startswith("did you mean") else ""  # else it is the same list again
+    sys.stderr.write(f"app-trainer: found {kind} {word!r}; expected one of {', '.join(VERBS)}{near}\n")
     return _bad_job()
 
 

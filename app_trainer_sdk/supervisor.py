@@ -75,7 +75,9 @@ class Supervisor:
         self._open()
         with adopting_orphans(), self._stops.listening():
             self._tick()
-            return end_attempt(self._desk, self._outcome())
+            code = end_attempt(self._desk, self._outcome())
+        self._beat(over=True)
+        return code
 
     def tell_again(self) -> ExitCode:
         """Tell the end of a finished job that an earlier start was killed before telling."""
@@ -84,7 +86,9 @@ class Supervisor:
         self._narrator.step = result.get("step")
         with self._stops.listening():
             keep_pages(self._desk, result)
-            return tell_end(self._desk, result)
+            code = tell_end(self._desk, result)
+        self._beat(over=True)
+        return code
 
     def _open(self) -> None:
         events = EventLog(
@@ -194,8 +198,12 @@ class Supervisor:
 
     def _tick(self) -> None:
         """Beat, wherever the main thread is; a handler must not print."""
+        self._beat()
+
+    def _beat(self, **facts: Any) -> None:
         stopping = self._stops.asked.reason if self._stops.asked is not None else None
         stalled = self._watch is not None and self._watch.stalled is not None
         self._heartbeat.beat(
-            phase=self._narrator.phase, step=self._narrator.step, stopping=stopping, stalled=stalled
-        )
+            phase=self._narrator.phase, step=self._narrator.step, stopping=stopping, stalled=stalled,
+            **facts,
+        )  # fmt: skip
