@@ -69,7 +69,7 @@ CARDS = (
 )
 
 
-def find_card(word: str) -> Card:
+def find_card(word: str, setting: str = "--gpu") -> Card:
     """The card a person means: its name in any case, without its memory where one has it, or just a memory.
 
     ``GiB`` are 2**30 bytes and ``GB`` 10**9, as on the box.
@@ -90,7 +90,7 @@ def find_card(word: str) -> Card:
     names = [card.name for card in near or CARDS]
     hint = did_you_mean(word, names)
     expected = "one of them" if near else "a card of the catalog, or its memory such as 24GiB"
-    raise BadJob("the card is not known:", problems=[Problem("--gpu", repr(word), expected, hint)])
+    raise BadJob("the card is not known:", problems=[Problem(setting, repr(word), expected, hint)])
 
 
 def _plain(word: str) -> str:

@@ -25,8 +25,8 @@ def _head(document: Mapping[str, Any]) -> Iterator[str]:
     yield f"# {document['job_id']}: {'go' if document['go'] else 'no-go'}"
     yield ""
     run = document["run"]
-    yield f"{run['trainer']} {run['trainer_version']}, {run['model']}, {run['method']}, on {run['device']}; "
-    yield f"{run['batch']}, {run['updates']:,} updates."
+    yield f"{run['trainer']} {run['trainer_version']}, {run['model']}, {run['method']}, on {run['device']}"
+    yield f"with {run['batch']}, {run['updates']:,} updates."
     yield ""
     for reason in document["reasons"]:
         yield f"* **{reason}**"
@@ -42,7 +42,7 @@ def _cost(document: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield (
         f"An update takes {updates['seconds']:.3g} s (median of {updates['measured']} on the data; "
-        f"{updates['longest_seconds']:.3g} s on the longest rows), which makes "
+        f"{updates['longest_seconds']:.3g} s on the longest rows). All of them together trained "
         f"{updates['examples_per_second']:.3g} examples a second; {updates['data_seconds']:.2g} s of it waits "
         "for data."
     )

@@ -89,7 +89,7 @@ def _advice(measured: Mapping[str, Any]) -> Iterator[str]:
     updates, parts = measured["updates"], measured["estimate"]
     waited = updates["data_seconds"] / max(updates["seconds"], 1e-9)
     if waited > WAIT_SHARE:
-        yield f"dataloader_workers: {waited:.0%} of an update waits for data"
+        yield f"dataloader_workers up: {waited:.0%} of an update waits for data"
     card = measured["device"]["memory_bytes"]
     peak = max((row["peak"] for row in measured["phases"]), default=0)
     if card and peak < IDLE_SHARE * card:

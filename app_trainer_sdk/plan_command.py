@@ -123,12 +123,12 @@ def read_prices(file: Path | None, words: Sequence[str], cards: Sequence[Card] =
         told |= read
     for word in words:
         name, _, price = word.partition("=")
-        if (card := find_card(name).name) not in [each.name for each in cards]:
+        if (card := find_card(name, "--price").name) not in [each.name for each in cards]:
             asked = ", ".join(each.name for each in cards)
             wrong = Problem("--price", card, f"one of the cards asked about: {asked}")
             raise BadJob("a price for a card that nobody asked about:", problems=[wrong])
         told[name] = price
-    return {find_card(name).name: _price(name, value) for name, value in told.items()}
+    return {find_card(name, "--prices").name: _price(name, value) for name, value in told.items()}
 
 
 def _price(name: str, value: Any) -> float:
@@ -137,7 +137,7 @@ def _price(name: str, value: Any) -> float:
     except (TypeError, ValueError):
         price = -1.0
     if not 0 <= price < 1e6:
-        raise BadJob(f"the price {value!r} of {name}", expected="a number", setting="--price")
+        raise BadJob(f"the price {value!r} of {name}", expected="a number of at least 0", setting="--price")
     return price
 
 

@@ -133,7 +133,7 @@ class CardPlan(_Part):
     settings: dict[str, KnobFacts]
     grade: str = Field(description="How the memory is known.")
     update_seconds: UpdateSeconds | None = Field(description="Only where a pilot ran on such a card.")
-    price_per_hour: float | None = Field(description="As the caller said; none is known here.")
+    price_per_hour: float | None = Field(description="Of one card, as the caller said; none is known here.")
     sharding: Sharding | None = Field(None, description="Only where it does not fit.")
     nearest: Nearest | None = Field(None, description="Only where it does not fit.")
     refused: str | None = Field(None, description="Why such a card cannot compute what was asked for.")

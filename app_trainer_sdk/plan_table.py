@@ -7,6 +7,8 @@ from typing import Any
 
 GIB = 1 << 30
 SHEET = ("card", "memory", "fits", "needed", "left", "microbatch", "recompute", "8-bit", "precision", "price/h")
+#: Against one large microbatch without savings; declared, not seconds.
+TIME = "relative time"
 LEFT_ALIGNED = frozenset(
     {"card", "fits", "recompute", "8-bit", "precision", "way", "verdict", "setting", "why"}
 )
@@ -15,13 +17,14 @@ LEFT_ALIGNED = frozenset(
 def render(document: Mapping[str, Any], *, details: bool = False) -> str:
     """The selection sheet; with ``details`` also where the bytes go and what was considered, card by card."""
     lines = [*_heading(document), ""]
-    lines += _table(SHEET, [_sheet_row(plan) for plan in document["cards"]])
+    cards = document["replicas"]
+    lines += _table(SHEET, [_sheet_row(plan, cards) for plan in document["cards"]])
     for plan in document["cards"]:
         lines += _why_not(plan)
     if details:
         for plan in document["cards"]:
             lines += ["", *_details(plan)]
-    lines += ["", *_grades(document["cards"])]
+    lines += ["", *_grades(document["cards"], cards)]
     if document["not_predicted"]:
         lines.append(f"not predicted: the phases before training ({', '.join(document['not_predicted'])})")
     return "\n".join(lines) + "\n"
@@ -34,7 +37,7 @@ def _heading(document: Mapping[str, Any]) -> Iterator[str]:
     yield f"{trained}; {document['global_batch']} examples an update{ranks}"
 
 
-def _sheet_row(plan: Mapping[str, Any]) -> list[str]:
+def _sheet_row(plan: Mapping[str, Any], cards: int) -> list[str]:
     memory, chosen, price = plan["memory"], plan["chosen"], plan["price_per_hour"]
     row = [plan["card"]["name"], _gib(memory["available_bytes"]), "yes" if plan["fits"] else "no"]
     row += [_gib(memory["needed_bytes"]), _gib(memory["left_bytes"])]
@@ -43,7 +46,7 @@ def _sheet_row(plan: Mapping[str, Any]) -> list[str]:
     else:
         row.append(f"{chosen['microbatch']} × {chosen['gradient_accumulation_steps']}")
         row += [_yes(chosen["gradient_checkpointing"]), _yes(chosen["optim_8bit"])]
-    return [*row, plan["precision"], "" if price is None else f"{price:,.2f}"]
+    return [*row, plan["precision"], "" if price is None else f"{price * cards:,.2f}"]
 
 
 def _why_not(plan: Mapping[str, Any]) -> Iterator[str]:
@@ -83,7 +86,7 @@ def _details(plan: Mapping[str, Any]) -> Iterator[str]:
     yield from _table(("phase", "GiB"), phases, left=("phase",))
     yield ""
     told = [each for each in plan["considered"] if not each["at_least"]]
-    yield from _table(("way", "needed", "time", "verdict"), [_way(each) for each in told])
+    yield from _table(("way", "needed", TIME, "verdict"), [_way(each) for each in told])
     if len(told) < len(plan["considered"]):
         others = len(plan["considered"]) - len(told)
         yield f"and {others} that cannot fit either: each takes more than one above that does not"
@@ -92,16 +95,18 @@ def _details(plan: Mapping[str, Any]) -> Iterator[str]:
     yield from _table(("setting", "value", "why"), settings)
 
 
-def _grades(plans: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """How memory is known, once for all cards of which the same is known, and what an update takes."""
+def _grades(plans: Sequence[Mapping[str, Any]], cards: int) -> Iterator[str]:
+    """How memory is known, once for all cards of which the same is known, and what updates take and cost."""
     names: dict[str, list[str]] = {}
     for plan in plans:
         names.setdefault(plan["grade"], []).append(plan["card"]["name"])
-    for grade, cards in names.items():
-        yield f"memory: {grade}" if len(names) == 1 else f"memory of {', '.join(cards)}: {grade}"
+    for grade, titles in names.items():
+        yield f"memory: {grade}" if len(names) == 1 else f"memory of {', '.join(titles)}: {grade}"
     for plan in plans:
         if told := plan["update_seconds"]:
-            yield f"an update on {plan['card']['name']}: {told['seconds']:.3g} s ({told['grade']})"
+            price = plan["price_per_hour"]
+            costs = "" if price is None else f", 1,000 cost {told['seconds'] / 3.6 * price * cards:,.2f}"
+            yield f"an update on {plan['card']['name']}: {told['seconds']:.3g} s ({told['grade']}){costs}"
 
 
 def _way(considered: Mapping[str, Any]) -> list[str]:

@@ -80,7 +80,7 @@ def test_no_go(changes, reason):
 @pytest.mark.parametrize(
     ("changes", "advice"),
     [
-        ({"updates": {**measured()["updates"], "data_seconds": 0.2}}, "dataloader_workers: 40% of an update"),
+        ({"updates": {**measured()["updates"], "data_seconds": 0.2}}, "dataloader_workers up: 40%"),
         ({"checkpoint": {"stall_seconds": 5.0}}, "checkpoint_every: checkpoints take 44% of the run"),
         ({"evaluation": {"seconds": 20.0}}, "evaluate_every: evaluations take 63% of the run"),
         ({"device": {"memory_bytes": 100 * GIB}}, "microbatch: the peak is 10% of the card"),

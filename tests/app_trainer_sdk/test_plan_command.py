@@ -13,6 +13,7 @@ from app_trainer_sdk.gpus import find_card
 from app_trainer_sdk.job import load_job
 from app_trainer_sdk.plan_command import main, read_prices
 from app_trainer_sdk.plan_schema import PlanDocument
+from app_trainer_sdk.plan_table import render
 from app_trainer_sdk.testing.toys import ToyTrainer
 
 TOY = "app_trainer_sdk.testing.toys:ToyTrainer"
@@ -49,6 +50,10 @@ def test_a_plan_as_json(job, capsys):
         ("0.2GiB", False),
     ]
     assert [each["price_per_hour"] for each in document["cards"]] == [0.8, None]
+    document["replicas"], document["cards"][0]["update_seconds"] = 2, {"seconds": 0.36, "grade": "measured"}
+    table = render(document)
+    assert " 1.60\n" in table  # of both cards
+    assert "an update on L4: 0.36 s (measured), 1,000 cost 0.16" in table
     assert document["cards"][0]["prediction"]["grade"] == "predicted, CPU kernels"
     PlanDocument.model_validate(document)
 
@@ -141,14 +146,15 @@ def test_a_card_without_the_arithmetic_asked_for_is_told_among_the_others(job, c
     ("arguments", "told"),
     [
         (["--gpu", "H3000"], "did you mean"),
-        (["--price", "L4=cheap"], "expected a number"),
+        (["--price", "L4=cheap"], "expected a number of at least 0"),
+        (["--price", "LS40=1"], "--price: found 'LS40'"),
         (
             ["--price", "L4=0.8", "--gpu", "H200"],
             "--price: found L4; expected one of",
         ),
         (["--prices", "nowhere.json"], "cannot read nowhere.json"),
     ],
-    ids=["card", "price", "other card", "prices"],
+    ids=["card", "price", "price of a card", "other card", "prices"],
 )
 def test_wrong_arguments_are_refused_at_once(job, capsys, arguments, told):
     assert main(["--job", job(), *arguments]) == 64

@@ -78,8 +78,10 @@ def test_a_real_s3_takes_parts_and_only_those_that_are_missing(tmp_path: Path, s
         if first:
             raise StopRequested("interrupted")
 
+    slow = upload_tools(part_bytes=5 << 20, connections=1, clock=RealClock())
+    slow.throttle.rate = 10 << 20  # half a second a part, so that the stop is looked for before the last
     with pytest.raises(StopRequested):
-        send(path, s3, upload_tools(part_bytes=5 << 20, connections=1), check=stop)
+        send(path, s3, slow, check=stop)
     meter = send(path, s3, tools)
 
     assert s3.read("adapter/parts.bin") == body_of(size)
