@@ -26,7 +26,7 @@ class Console:
     Args:
         stream: where to; a terminal gets a bar that is redrawn in place.
         clock: seconds, monotonic.
-        quiet: print nothing.
+        quiet: print errors alone.
         form: of lines; ``json`` for whoever collects them.
         level: the least level that is printed, as Python's logging counts.
     """
@@ -40,6 +40,7 @@ class Console:
         self._quiet = quiet
         self._json, self._level = form == "json", level
         self._terminal = self._stream.isatty() and not self._json
+        self._gone = False  # whether nobody reads any more
         self._drawn = False  # whether a bar stands on the current line
         self._told = float("-inf")
 
@@ -48,8 +49,9 @@ class Console:
         self._say(lines, {})
 
     def _say(self, lines: Sequence[str], facts: Mapping[str, Any]) -> None:
-        lines = [line for line in lines if LEVELS[_level_of(line)] >= self._level]
-        if self._quiet or not lines:
+        least = max(self._level, logging.ERROR) if self._quiet else self._level
+        lines = [line for line in lines if LEVELS[_level_of(line)] >= least]
+        if self._gone or not lines:
             return
         if self._json:
             self._write("".join(json_line(_level_of(line), line, **facts) + "\n" for line in lines))
@@ -60,7 +62,7 @@ class Console:
 
     def progress(self, facts: Mapping[str, Any]) -> None:
         """Show how far training is."""
-        if self._quiet or self._level > logging.INFO:
+        if self._quiet or self._gone or self._level > logging.INFO:
             return
         text = progress_text(facts)
         if self._terminal:
@@ -73,7 +75,7 @@ class Console:
 
     def transfer(self, text: str, done: int, total: int) -> None:
         """Show how far a transfer is."""
-        if self._quiet or self._level > logging.INFO:
+        if self._quiet or self._gone or self._level > logging.INFO:
             return
         whole = 0 < total <= done
         if self._terminal:
@@ -90,7 +92,7 @@ class Console:
             self._stream.write(redact(text))
             self._stream.flush()
         except (OSError, ValueError):
-            self._quiet = True
+            self._gone = True
 
     def _columns(self) -> int:
         try:

@@ -95,7 +95,7 @@ def describe_failure(error: BaseException, *, phase: str = "", step: int | None 
     origin, retry = _manners(code)
     failure: dict[str, Any] = {
         "code": int(code), "name": code.name.lower(), "origin": origin, "retry": retry,
-        "message": redact(str(error))[:MESSAGE_CHARACTERS] or type(error).__name__,
+        "message": shortened(redact(str(error))) or type(error).__name__,
         "phase": phase, "step": step, "exception": type(error).__name__,
     }  # fmt: skip
     if isinstance(error, BadJob):
@@ -104,6 +104,14 @@ def describe_failure(error: BaseException, *, phase: str = "", step: int | None 
         lines = traceback.format_exception(error)
         failure["traceback"] = redact("".join(lines))[-TRACEBACK_CHARACTERS:]
     return failure
+
+
+def shortened(text: str) -> str:
+    """A message of at most ``MESSAGE_CHARACTERS``, cut between two words."""
+    if len(text) <= MESSAGE_CHARACTERS:
+        return text
+    head = text[: MESSAGE_CHARACTERS - 1]
+    return (head.rsplit(maxsplit=1)[0] if len(head.split()) > 1 else head[:-1]) + " …"
 
 
 def outcome_document(code: ExitCode, **facts: Any) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def job_parser(program: str, description: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--require-gpu", action="store_true", help="end with 78 where the processors would train"
     )
-    parser.add_argument("--quiet", action="store_true", help="say nothing on the terminal")
+    parser.add_argument("--quiet", action="store_true", help="say nothing on the terminal but errors")
     return parser
 
 

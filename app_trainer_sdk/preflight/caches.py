@@ -48,6 +48,12 @@ def settle_caches(environment: Mapping[str, str], cache: Path) -> Settled:
     """
     settled = Settled()
     known: dict[str, str] = {}
+    if broken := problem_of(cache):
+        helps = "another APP_TRAINER_CACHE_DIR, or a volume that user and group may write"
+        found = f"nothing can be written in {cache}: {broken}"
+        settled.findings.append(
+            Finding("cache folder", "failed", found, "a writable folder", helps, setting=True)
+        )
     for name, (folder, usual) in FOLDERS.items():
         asked = environment.get(name, "")
         own = str(cache / folder)
@@ -55,6 +61,8 @@ def settle_caches(environment: Mapping[str, str], cache: Path) -> Settled:
         problems = {place: problem for place in places if (problem := problem_of(Path(place)))}
         chosen = next((place for place in places if place not in problems), "")
         known[name] = chosen or own
+        if not chosen and broken:
+            continue  # told already: one variable mends them all
         if not chosen:
             told = "; ".join(f"{place}: {problem}" for place, problem in problems.items())
             helps = f"a writable {name} or APP_TRAINER_CACHE_DIR"
@@ -80,6 +88,8 @@ def problem_of(folder: Path) -> str:
         folder.mkdir(parents=True, exist_ok=True)
         with contextlib.closing(os.fdopen(os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY), "wb")) as file:
             file.write(b"\0")
+    except FileExistsError:
+        return "Not a directory"
     except OSError as error:
         return error.strerror or type(error).__name__
     finally:

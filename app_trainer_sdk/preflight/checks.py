@@ -192,12 +192,10 @@ def _disks(facts: Facts, needs: Needs) -> Iterator[Finding]:
         told = f"{_gib(stated)} for the job, {_gib(needs.input_bytes)} of inputs to fetch"
         yield _disk("disk", job, max(stated, needs.input_bytes), told)
         yield _disk("cache disk", cache, needs.weight_bytes, f"{_gib(needs.weight_bytes)} of weights to fetch")
-    for disk, variable in ((job, "JOB_DIR"), (cache, "CACHE_DIR")):
-        if not disk.writable:
-            helps = f"another APP_TRAINER_{variable}, or a volume that user and group may write"
-            yield Finding(
-                "folder", "failed", f"nothing can be written in {disk.path}", "a writable folder", helps
-            )
+    if job.problem:  # the cache's is found where libraries' folders are settled
+        helps = "another --job-dir (APP_TRAINER_JOB_DIR), or a volume that user and group may write"
+        found = f"nothing can be written in {job.path}: {job.problem}"
+        yield Finding("job folder", "failed", found, "a writable folder", helps, setting=True)
 
 
 def _disk(check: str, disk: Disk, least: int, why: str) -> Finding:

@@ -36,7 +36,7 @@ FILE = "preflight.json"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Look at the machine for a job: 0, 78 when it is unfit, 73 when only a disk is too small."""
+    """Look at the machine for a job: 0, 78 when it is unfit, 73 or 64 when a disk or a folder is."""
     from app_trainer_sdk.run import job_parser, require_gpu
 
     parser = job_parser(
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TrainerError as error:
         sys.stderr.write(f"preflight: {error}\n")
         return int(error.code)
-    if chosen.operations and report.code is not ExitCode.HARDWARE_UNFIT:
+    if chosen.operations and report.code not in (ExitCode.HARDWARE_UNFIT, ExitCode.BAD_JOB):
         apply(variables)
         report = replace(report, machine={**report.machine, "operations": _operations()})
     if not chosen.quiet:
@@ -65,6 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             else render_table(report)
         )
         sys.stdout.write(text)
+    elif (error := report.error()) is not None:
+        sys.stderr.write(f"preflight: {error}\n")
     return int(report.code)
 
 

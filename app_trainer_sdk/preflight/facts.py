@@ -18,6 +18,7 @@ from app_trainer_sdk.hyperparameters import Hyperparameters
 from app_trainer_sdk.job import Job
 from app_trainer_sdk.limits import HostMemory, Processors, host_memory, processors, shared_memory
 from app_trainer_sdk.paths import PREFIX
+from app_trainer_sdk.preflight.caches import problem_of
 from app_trainer_sdk.preflight.devices import Found, Probe
 from app_trainer_sdk.preflight.image import TorchBuild, installed_torch
 from app_trainer_sdk.preflight.present import present_devices
@@ -36,14 +37,14 @@ class Disk:
         system: number of the file system; equal ones share their space.
         free_bytes: what this user may still write.
         used_bytes: what already lies below the folder, counted only where space is short.
-        writable: whether something can be made there.
+        problem: why nothing can be made there; empty where a file was.
     """
 
     path: str
     system: int
     free_bytes: int
     used_bytes: int = 0
-    writable: bool = True
+    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ def disk_of(folder: Path) -> Disk:
         there = there.parent
     try:
         system, space = there.stat().st_dev, os.statvfs(there)
-    except OSError:
-        return Disk(str(folder), 0, 0, writable=False)
+    except OSError as error:
+        return Disk(str(folder), 0, 0, problem=error.strerror or type(error).__name__)
     free = space.f_bavail * space.f_frsize
-    return Disk(str(folder), system, free, writable=os.access(there, os.W_OK | os.X_OK))
+    return Disk(str(folder), system, free, problem=problem_of(there))

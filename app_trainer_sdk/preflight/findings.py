@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from app_trainer_sdk import __version__
-from app_trainer_sdk.errors import DiskFull, ExitCode, HardwareUnfit, TrainerError
+from app_trainer_sdk.errors import BadJob, DiskFull, ExitCode, HardwareUnfit, TrainerError
 
 SCHEMA = "app.trainer.preflight/v1"
 Status = Literal["ok", "failed", "warning", "unknown"]
@@ -28,6 +28,7 @@ class Finding:
         needed: what the job needs, and who says so.
         help: what would help.
         disk: a failure of it is a disk's (73), not the machine's (78).
+        setting: a failure of it is a folder's that the user chose (64): another machine would not help.
     """
 
     check: str
@@ -36,6 +37,7 @@ class Finding:
     needed: str = ""
     help: str = ""
     disk: bool = False
+    setting: bool = False
 
     def __str__(self) -> str:
         parts = [f"{self.check}: found {self.found}"]
@@ -58,9 +60,11 @@ class Report:
 
     @property
     def code(self) -> ExitCode:
-        """0 when nothing stops the job, 73 when only disks do, else 78."""
+        """0 when nothing stops the job, 64 when a setting does, 73 when only disks do, else 78."""
         if not self.failed:
             return ExitCode.SUCCEEDED
+        if any(each.setting for each in self.failed):
+            return ExitCode.BAD_JOB
         return ExitCode.DISK_FULL if all(each.disk for each in self.failed) else ExitCode.HARDWARE_UNFIT
 
     def doubts(self) -> list[str]:
@@ -79,12 +83,13 @@ class Report:
         return {**head, "findings": findings, "machine": dict(self.machine)}
 
     def error(self) -> TrainerError | None:
-        """What a run ends with: every failure at once, those of the machine first; None when it may begin."""
+        """What a run ends with: all failures at once, wrong settings first; None when it may begin."""
         if not self.failed:
             return None
-        failed = sorted(self.failed, key=lambda each: each.disk)
+        failed = sorted(self.failed, key=lambda each: (not each.setting, each.disk))
         text = "this machine cannot run the job:\n" + "\n".join(f"  {each}" for each in failed)
-        return DiskFull(text) if self.code is ExitCode.DISK_FULL else HardwareUnfit(text)
+        kinds: dict[ExitCode, type[TrainerError]] = {ExitCode.BAD_JOB: BadJob, ExitCode.DISK_FULL: DiskFull}
+        return kinds.get(self.code, HardwareUnfit)(text)
 
 
 def render_table(report: Report) -> str:

@@ -117,14 +117,14 @@ def test_a_file_gets_plain_lines_now_and_then():
     assert "\x1b" not in stream.getvalue()
 
 
-def test_quiet_says_nothing():
-    """Neither lines nor progress."""
+def test_quiet_says_errors_alone():
+    """Neither other lines nor progress."""
     stream = io.StringIO()
     console = Console(stream, quiet=True)
-    console.lines(["a"])
+    console.lines(["a", "warning: b", "error: c"])
     console.progress(facts(60))
 
-    assert stream.getvalue() == ""
+    assert stream.getvalue() == "error: c\n"
 
 
 def test_a_reader_who_went_away_does_not_stop_the_run():

@@ -31,6 +31,14 @@ def chained(outer: Exception, inner: Exception) -> Exception:
     return outer
 
 
+def test_a_long_message_ends_with_a_whole_word():
+    """And says that there was more."""
+    whole, cut = (describe_failure(BadJob(word * 100))["message"] for word in ("word ", "longer "))
+
+    assert (whole, len(cut) <= 500) == ("word " * 100, True)
+    assert cut.endswith("longer …")
+
+
 def test_a_failure_says_no_secret():
     """Whatever an exception's text, its cause and its traceback hold of a presigned URL."""
     try:

@@ -30,13 +30,15 @@ def test_a_folder_that_cannot_be_written_is_replaced_and_told(tmp_path):
     assert all(word in finding.found for word in (home, "Not a directory", settled.variables["HOME"]))
 
 
-def test_nowhere_to_write_is_a_failure(tmp_path):
-    """For each folder that has no place."""
+def test_nowhere_to_write_is_one_failure(tmp_path):
+    """The variable that mends them all is named once, not every library's."""
     (tmp_path / "file").touch()
     settled = settle_caches({"HOME": str(tmp_path)}, tmp_path / "file/cache")
 
-    assert {each.status for each in settled.findings} == {"failed"}
-    assert any("TRITON_CACHE_DIR" in each.needed for each in settled.findings)
+    [finding] = settled.findings
+    assert (finding.status, finding.setting) == ("failed", True)
+    assert finding.found == f"nothing can be written in {tmp_path / 'file/cache'}: Not a directory"
+    assert "APP_TRAINER_CACHE_DIR" in finding.help
     assert "HF_HOME" in settled.variables
 
 

@@ -216,7 +216,7 @@ def test_what_a_job_has_written_already_counts_for_it():
 
 
 def test_a_folder_in_which_nothing_can_be_made():
-    assert told(machine(cache_disk=Disk("/cache", 2, GIB, writable=False)), "folder")[0] == ["failed"]
+    assert told(machine(job_disk=Disk("/job", 2, GIB, problem="Read-only")), "job folder")[0] == ["failed"]
 
 
 @pytest.mark.parametrize(("now", "newest", "status"), [(1e5, 0, "failed"), (1.8e9, 1.8e9 + 90000, "failed"),

@@ -152,6 +152,19 @@ def test_a_wrong_job_is_refused_as_everywhere(tmp_path, capsys):
     assert "toy-mlp" in capsys.readouterr().err
 
 
+def test_a_folder_that_cannot_be_made_is_the_wrong_setting(tmp_path, capsys, monkeypatch):
+    """As a run refuses it, told once; with --quiet only the error is told."""
+    words = write_job(tmp_path)[:2]
+
+    assert main([*words, "--job-dir", "/proc/nope"]) == 64
+    assert "nothing can be written in /proc/nope" in capsys.readouterr().out
+
+    monkeypatch.setenv("APP_TRAINER_CACHE_DIR", "/proc/cache")
+    assert main([*words, "--job-dir", str(tmp_path / "dir"), "--quiet"]) == 64
+    out, told = capsys.readouterr()
+    assert (out, told.count("APP_TRAINER_CACHE_DIR"), told.count("needed")) == ("", 1, 1)
+
+
 def test_a_clock_behind_the_job_is_found(tmp_path, capsys):
     words = write_job(tmp_path)
     os.utime(words[1], (time.time() + 1e6,) * 2)

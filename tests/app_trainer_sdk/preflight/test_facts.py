@@ -53,7 +53,7 @@ def test_a_gpu_is_required_by_a_variable(tmp_path, word, required):
 def test_a_folder_that_is_not_there_yet_has_the_disk_of_the_one_above(tmp_path):
     place = disk_of(tmp_path / "a/b")
 
-    assert (place.system, place.writable) == (tmp_path.stat().st_dev, True)
+    assert (place.system, place.problem) == (tmp_path.stat().st_dev, "")
     assert place.free_bytes > 0
 
     (tmp_path / "a/b").mkdir(parents=True)

@@ -12,6 +12,7 @@ from app_trainer_sdk.preflight.findings import Finding, Report, render_table
 FINE = Finding("clock", "ok", "2026")
 DISK = Finding("disk", "failed", "1 GiB free", "4 GiB", "a larger volume", disk=True)
 CARD = Finding("gpu memory", "failed", "8 GiB", "10 GiB", "a larger card")
+FOLDER = Finding("job folder", "failed", "nothing can be written", "a folder", "another", setting=True)
 DOUBT = Finding("caches", "warning", "HOME=/: Read-only")
 
 
@@ -21,6 +22,7 @@ DOUBT = Finding("caches", "warning", "HOME=/: Read-only")
         ([FINE, DOUBT], ExitCode.SUCCEEDED),
         ([FINE, DISK], ExitCode.DISK_FULL),
         ([DISK, CARD], ExitCode.HARDWARE_UNFIT),
+        ([DISK, CARD, FOLDER], ExitCode.BAD_JOB),
     ],
 )
 def test_the_code_of_all_findings(findings, code):
