@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,10 +83,13 @@ class JobDirectory:
         return self.root / "attempts" / str(number)
 
     def next_attempt(self) -> int:
-        """``APP_TRAINER_ATTEMPT`` where the control plane counts, else one more than the last here."""
-        given = os.environ.get(PREFIX + "ATTEMPT")
-        if given and given.isdecimal():
-            return int(given)
+        """``APP_TRAINER_ATTEMPT`` where the control plane counts, else one more than the last here.
+
+        Raises:
+            BadJob: the variable is no number.
+        """
+        if (given := attempt_from_environment()) is not None:
+            return given
         folder = self.root / "attempts"
         numbers = (
             [int(each.name) for each in folder.iterdir() if each.name.isdecimal()] if folder.is_dir() else []
@@ -118,10 +121,31 @@ def _cache_directory() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "app_trainer_sdk"
 
 
+def attempt_from_environment() -> int | None:
+    """``APP_TRAINER_ATTEMPT``, the fencing token; None where the control plane does not count.
+
+    Raises:
+        BadJob: it is no number. Another number than the one that was meant would fence the wrong start.
+    """
+    name = PREFIX + "ATTEMPT"
+    given = os.environ.get(name, "").strip()
+    if not given:
+        return None
+    if not given.isdecimal():
+        raise BadJob(f"{name} is {given!r}", expected="a whole number from 0 on", setting=name)
+    return int(given)
+
+
 def number_from_environment(name: str, default: float) -> float:
-    """A number from ``APP_TRAINER_<name>``; anything else there means the default."""
-    try:
-        number = float(os.environ.get(PREFIX + name, default))
-    except ValueError:
+    """A number from ``APP_TRAINER_<name>``, the default where there is nothing.
+
+    Raises:
+        BadJob: what stands there is no number, or below 0.
+    """
+    given = os.environ.get(PREFIX + name, "").strip()
+    if not given:
         return default
-    return default if math.isnan(number) else number
+    with contextlib.suppress(ValueError):
+        if (number := float(given)) >= 0:
+            return number
+    raise BadJob(f"{PREFIX}{name} is {given!r}", expected="a number from 0 on", setting=PREFIX + name)

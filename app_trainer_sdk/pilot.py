@@ -14,6 +14,7 @@ from typing import Any
 from app_trainer_sdk.callbacks.sinks import NoSink
 from app_trainer_sdk.claim import alone_in, make_folder
 from app_trainer_sdk.console import Console
+from app_trainer_sdk.environment import check_environment
 from app_trainer_sdk.errors import ExitCode, TrainerError
 from app_trainer_sdk.files import read_json, remove_tree, write_atomic, write_json
 from app_trainer_sdk.job import check_job, load_job
@@ -50,6 +51,7 @@ def pilot_job(job_file: Path, directory: Path, *, console: Console, ranks: int =
     """
     try:
         guard()
+        check_environment()
         job = load_job(job_file).kept_here()
         guard(job.document())
         trainer = find_trainer(job.trainer)

@@ -15,11 +15,11 @@ from app_trainer_sdk.callbacks.flush import deliver_backlog
 from app_trainer_sdk.changes import check_allowed
 from app_trainer_sdk.claim import alone_in, free_if_untrained, is_finished, make_folder, under_its_name
 from app_trainer_sdk.console import Console
+from app_trainer_sdk.environment import check_environment
 from app_trainer_sdk.errors import ExitCode, TrainerError
 from app_trainer_sdk.events import EVENTS, Event, read_terminal
 from app_trainer_sdk.files import read_json
 from app_trainer_sdk.job import Job, check_job, load_job
-from app_trainer_sdk.logs import check_logs
 from app_trainer_sdk.nodes import help_out, place_from_environment
 from app_trainer_sdk.outcome import status_of
 from app_trainer_sdk.paths import PREFIX, JobDirectory, number_from_environment
@@ -51,7 +51,7 @@ def run_job(
     console = console or Console()
     guard()
     try:
-        check_logs()
+        check_environment()
         job = load_job(job_file)
         guard(job.document())
         trainer = find_trainer(job.trainer)

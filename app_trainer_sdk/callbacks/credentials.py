@@ -71,7 +71,8 @@ class Credentials:
         try:
             return token, tuple(secret_bytes(each) for each in secrets)
         except ValueError as error:
-            raise BadJob(str(error), expected="whsec_ and base64", setting=SECRET) from None
+            found = f"{SECRET} holds {error}"
+            raise BadJob(found, expected="whsec_ and base64, padded with =", setting=SECRET) from None
 
     def _value(self, name: str) -> str:
         path = self._environment.get(name + "_FILE")

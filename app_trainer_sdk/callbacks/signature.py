@@ -17,10 +17,13 @@ TOLERANCE_SECONDS = 300
 
 
 def secret_bytes(text: str) -> bytes:
-    """The key in ``whsec_<base64>`` or plain base64; a ``ValueError`` for anything else."""
+    """The key in ``whsec_<base64>`` or plain base64; a ``ValueError`` for anything else.
+
+    Padding must be there, as for the published library: without it a mere word would be taken for a key.
+    """
     encoded = text.strip().removeprefix(PREFIX)
     try:
-        key = base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
+        key = base64.b64decode(encoded, validate=True)
     except (binascii.Error, ValueError):
         key = b""
     if not key:

@@ -14,6 +14,7 @@ from typing import Any
 from app_trainer_sdk.attempt.admission import answer_if_finished
 from app_trainer_sdk.claim import alone_in
 from app_trainer_sdk.console import Console
+from app_trainer_sdk.environment import check_environment
 from app_trainer_sdk.errors import BadJob, ExitCode, TrainerError
 from app_trainer_sdk.files import read_json, sha256_tree
 from app_trainer_sdk.job import Job, load_job, read_job
@@ -32,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     guard()
     redact_logs()
     try:
+        check_environment()
         return int(upload_job(chosen.directory.resolve(), chosen.job, Console()))
     except TrainerError as error:
         sys.stderr.write(f"upload: {redact(str(error))}\n")

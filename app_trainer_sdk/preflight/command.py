@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from app_trainer_sdk.catalog import ModelRow
+from app_trainer_sdk.environment import check_environment
 from app_trainer_sdk.errors import ExitCode, TrainerError
 from app_trainer_sdk.gpus import GIB
 from app_trainer_sdk.hyperparameters import Hyperparameters
@@ -50,6 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     require_gpu(chosen.require_gpu)
     try:
+        check_environment()
         job = load_job(chosen.job)
         report, variables = look(job, chosen.job_dir.resolve(), ranks=chosen.ranks, job_file=chosen.job)
     except TrainerError as error:

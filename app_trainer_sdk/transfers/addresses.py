@@ -10,8 +10,10 @@ know HTTP.
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
+import re
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +25,7 @@ from app_trainer_sdk.paths import PREFIX
 ALLOW_HOSTS = PREFIX + "ALLOW_HOSTS"
 #: Variables with URLs that are the platform's and never a job's.
 OWN_URLS = (PREFIX + "JOB_URL", "HF_ENDPOINT")
+_HOSTS = re.compile(r"\.?[\w-]+(\.[\w-]+)*")
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _TRANSLATED = ipaddress.ip_network("64:ff9b::/96")  # NAT64: the last 32 bits are an IPv4 address
 
@@ -50,8 +53,16 @@ class Guard:
 
     @classmethod
     def from_environment(cls) -> Guard:
-        """The platform's setting, and the hosts of its own URLs."""
+        """The platform's setting, and the hosts of its own URLs.
+
+        Raises:
+            BadJob: something in the setting could never name a host.
+        """
         said = [each.strip().lower() for each in os.environ.get(ALLOW_HOSTS, "").split(",")]
+        for each in filter(None, said):
+            if not _names_hosts(each):
+                expected = "names, .suffixes, addresses or networks, without scheme, port and brackets"
+                raise BadJob(f"{ALLOW_HOSTS} has {each!r}", expected=expected, setting=ALLOW_HOSTS)
         hosts = [urlsplit(os.environ.get(name, "")).hostname or "" for name in OWN_URLS]
         return cls(tuple(each for each in (*said, *hosts) if each))
 
@@ -98,6 +109,13 @@ class Guard:
             expected="a public host: a job must not reach into the platform's own network",
             setting=f"the URL, or the platform's {ALLOW_HOSTS} to name {host}",
         )
+
+
+def _names_hosts(text: str) -> bool:
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_network(text, strict=False)
+        return True
+    return _HOSTS.fullmatch(text) is not None
 
 
 def _in_networks(address: _Address, allowed: Sequence[str]) -> bool:
