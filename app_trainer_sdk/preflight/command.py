@@ -67,8 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             else render_table(report)
         )
         sys.stdout.write(text)
-    elif (error := report.error()) is not None:
-        sys.stderr.write(f"preflight: {error}\n")
+    elif (problem := report.error()) is not None:
+        sys.stderr.write(f"preflight: {problem}\n")
     return int(report.code)
 
 
