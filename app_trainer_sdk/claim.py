@@ -141,11 +141,12 @@ def _differences(
     """Where the job that was asked differs from the directory's, each with the option that would allow it."""
     there, asked = what_is_asked(there), what_is_asked(asked)
     problems = [
-        Problem(f"/{part}", repr(asked.get(part)), f"{there.get(part)!r}, as in the directory", NEVER[part])
+        Problem(f"/{part}", _told(asked, part), f"{_told(there, part)}, as in the directory", NEVER[part])
         for part in ("trainer", "model", "method")
         if there.get(part) != asked.get(part)
     ]
     for part, field in (("hyperparameters", SETTINGS), ("inputs", "")):
+        silent = "the default" if field else "nothing"
         before, now = there.get(part) or {}, asked.get(part) or {}
         for name in sorted({*before, *now}):
             if before.get(name) == now.get(name):
@@ -153,15 +154,16 @@ def _differences(
             allowed = f"{OPTION} {field + name if field else 'dataset'}"
             problems.append(
                 Problem(
-                    f"/{part}/{name}", _told(now, name), f"{_told(before, name)}, as in the directory",
+                    f"/{part}/{name}", _told(now, name, silent),
+                    f"{_told(before, name, silent)}, as in the directory",
                     allowed if resumable and field + name not in NEVER else "",
                 )
             )  # fmt: skip
     return problems
 
 
-def _told(values: Mapping[str, Any], name: str) -> str:
-    return repr(values[name]) if name in values else "nothing"
+def _told(values: Mapping[str, Any], name: str, silent: str = "the default") -> str:
+    return silent if values.get(name) is None else repr(values[name])
 
 
 def _read_ours(path: Path) -> dict[str, Any]:

@@ -95,7 +95,7 @@ def in_place(reference: FileReference, setting: str, check: Check) -> Path:
             setting=setting,
         )  # fmt: skip
     if wrong := _mismatch(reference, path, check):
-        raise BadJob(f"{path.name} has {wrong[0]}", expected=wrong[1], setting=setting)
+        raise BadJob(f"{path.name} has {wrong[0]}", expected=wrong[1], setting=f"{setting}/{wrong[2]}")
     return path
 
 
@@ -110,7 +110,8 @@ def _downloaded(
             return path
         path.unlink()
     wanted = Wanted(
-        path.name, (reference.url,), size=reference.size, sha256=reference.sha256, setting=setting
+        path.name, (reference.url,), size=reference.size, sha256=reference.sha256, setting=setting,
+        in_job=True,
     )  # fmt: skip
     place = Destination(directory / ".partial", lambda sha256: path)
     label = setting.removeprefix("/")
@@ -127,11 +128,11 @@ def file_name(url: str) -> str:
     return name if name not in ("", ".", "..", ".partial") else "input"
 
 
-def _mismatch(reference: FileReference, path: Path, check: Check) -> tuple[str, str] | None:
-    """What differs from what the job says of a file: found and expected."""
+def _mismatch(reference: FileReference, path: Path, check: Check) -> tuple[str, str, str] | None:
+    """What differs from what the job says of a file: found, expected, and its key."""
     size = path.stat().st_size
     if reference.size is not None and size != reference.size:
-        return f"{size} bytes", f"{reference.size} bytes"
+        return f"{size} bytes", f"{reference.size} bytes", "size"
     if reference.sha256 is not None and (digest := sha256_file(path, check)) != reference.sha256:
-        return f"the sha256 {digest}", reference.sha256
+        return f"the sha256 {digest}", reference.sha256, "sha256"
     return None

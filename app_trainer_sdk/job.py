@@ -30,13 +30,16 @@ JOB_SCHEMA = "app.trainer.job/v1"
 #: How a set of weights may be named.
 PLACES = ("url", "files", "hub")
 DERIVED_NAME = re.compile(r"j_[0-9a-f]{16}")
+#: What begins like a URL, its slashes miscounted too; one letter is a drive. ``./a:/b`` is a path all the same.
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 def _place(url: str) -> str:
     """A path or URL that this SDK can read, or a ``ValueError`` with what was expected."""
-    if "://" not in url and not url.startswith("file:"):
+    word = _SCHEME.match(url)
+    if word is None and "://" not in url and not url.startswith("file:"):
         return url
     try:
         parts = urlsplit(url)
@@ -47,7 +50,9 @@ def _place(url: str) -> str:
         return url
     if parts.scheme in ("http", "https") and there:
         return url
-    raise ValueError("a path, file:///path or https://host/path")
+    unknown = word is not None and word[1].lower() not in ("file", "http", "https")
+    since = f", since {word[1]}: looks like a URL with an unknown scheme" if unknown and word else ""
+    raise ValueError(f"a path, file:///path or https://host/path{since}")
 
 
 def _receiver(url: str) -> str:

@@ -33,12 +33,13 @@ def read_rows(
         BadJob: the input is a folder and nothing says which file.
         InputMissing: there is no such file.
     """
-    path = _file_of(run, name, file, setting)
-    rows = [row(_object(line, place), place) for place, line in run.track(_lines(path), f"read {name}")]
+    path, where = _file_of(run, name, file, setting), f"/inputs/{name}"
+    rows = [
+        row(_object(line, place, where), place)
+        for place, line in run.track(_lines(path, where), f"read {name}")
+    ]
     if not rows:
-        raise BadData(
-            f"{path.name}: no row", expected="at least one JSON object on a line", setting=f"/inputs/{name}"
-        )
+        raise BadData(f"{path.name}: no row", expected="at least one JSON object on a line", setting=where)
     return rows
 
 
@@ -73,7 +74,7 @@ def _file_of(run: Run, name: str, file: str, setting: str) -> Path:
     return run.input_file(name, file)
 
 
-def _lines(path: Path) -> Iterator[tuple[str, str]]:
+def _lines(path: Path, setting: str) -> Iterator[tuple[str, str]]:
     """Lines with their place; blank ones are passed over, a byte-order mark is dropped."""
     with path.open("rb") as stream:
         for number, raw in enumerate(stream, start=1):
@@ -82,22 +83,24 @@ def _lines(path: Path) -> Iterator[tuple[str, str]]:
                 line = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
             except UnicodeDecodeError as error:
                 found = f"byte {raw[error.start]:#04x} at column {error.start + 1} is not UTF-8"
-                raise BadData(f"{place}: {found}", expected="JSON in UTF-8") from None
+                raise BadData(f"{place}: {found}", expected="JSON in UTF-8", setting=setting) from None
             if line:
                 yield place, line
 
 
-def _object(line: str, place: str) -> dict[str, Any]:
+def _object(line: str, place: str, setting: str) -> dict[str, Any]:
     try:
         values = json.loads(line)
     except json.JSONDecodeError as error:
         found = f"{place}: invalid JSON at column {error.colno}: {error.msg}"
-        raise BadData(found, expected="one JSON object") from None
+        raise BadData(found, expected="one JSON object", setting=setting) from None
     except RecursionError:
-        raise BadData(f"{place}: invalid JSON: nested too deeply", expected="one JSON object") from None
+        found = f"{place}: invalid JSON: nested too deeply"
+        raise BadData(found, expected="one JSON object", setting=setting) from None
     except ValueError as error:  # a number of more digits than Python reads
         found = f"{place}: invalid JSON: {str(error).partition(';')[0]}"
-        raise BadData(found, expected="one JSON object") from None
+        raise BadData(found, expected="one JSON object", setting=setting) from None
     if not isinstance(values, dict):
-        raise BadData(f"{place}: a {type(values).__name__}", expected="one JSON object on each line")
+        found = f"{place}: a {type(values).__name__}"
+        raise BadData(found, expected="one JSON object on each line", setting=setting)
     return values

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -67,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "schema": SCHEMA, "same": not any(each.decides for each in differences), "job": job,
         "ranks": manifest.environment.ranks, "differences": [asdict(each) for each in differences],
     }  # fmt: skip
-    text = json.dumps(document, indent=2, allow_nan=False) if chosen.json else _told(document, chosen.write_job)
+    text = json.dumps(document, indent=2, allow_nan=False) if chosen.json else _told(document, chosen)
     sys.stdout.write(text + "\n")
     return int(ExitCode.SUCCEEDED if document["same"] else ExitCode.HARDWARE_UNFIT)
 
@@ -169,13 +170,17 @@ def _machine(manifest: Manifest, environment: Mapping[str, str]) -> Iterator[Oth
         )
 
 
-def _told(document: Mapping[str, Any], written: Path | None) -> str:
+def _told(document: Mapping[str, Any], chosen: argparse.Namespace) -> str:
     differences = document["differences"]
     lines = [f"{len(differences)} differences" if differences else "nothing is other here"]
     for each in differences:
         note = "" if each["decides"] else " (decides no bits)"
         lines.append(f"  {each['field']}: then {each['then']}; now {each['now']}{note}")
-    place = written or "JOB, written with --write-job"
+    place = chosen.write_job or "job.json"
+    if not chosen.write_job:
+        words = [f"--{part}={each}" for part in ("input", "weights") for each in getattr(chosen, part)]
+        asked = shlex.join([str(chosen.manifest), *words, "--write-job", str(place)])
+        lines.append(f"write the job: app-trainer reproduce {asked}")
     ranks = f" --ranks {document['ranks']}" if document["ranks"] > 1 else ""
     lines.append(f"run: app-trainer run --job {place} --job-dir A-NEW-DIRECTORY{ranks}")
     return "\n".join(lines)

@@ -76,7 +76,7 @@ def check_part(answer: Answer, url: str, start: int, end: int, size: int, etag: 
     """
     if answer.status == 200:
         if (start, end) != (0, size) or content_length(answer) != size or "Content-Range" in answer.headers:
-            raise NoRanges(f"{shown_url(url)}: 200 to a range")
+            raise NoRanges(f"{shown_url(url)} serves no ranges: the whole file (200 to a range)")
         refuse_encoding(answer, url)
         _check_etag(answer, url, etag)
         return  # the part is the whole file

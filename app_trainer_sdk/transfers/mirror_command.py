@@ -92,6 +92,13 @@ def _of_the_hub(repository: str, revision: str, *, fetch: bool) -> list[Listed]:
 
 
 def _check(chosen: argparse.Namespace) -> int:
+    if not Path(chosen.source).is_file():
+        found = f"{chosen.source} is {'a folder' if Path(chosen.source).is_dir() else 'not a file'}"
+        raise BadJob(
+            found,
+            expected="with --check a list of files, as mirror writes it with --base-url",
+            setting="SOURCE",
+        )
     said = read_manifest(parse_document(Path(chosen.source)))
     wrong = 0
     with open_tools() as tools:

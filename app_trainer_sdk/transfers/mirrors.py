@@ -153,6 +153,8 @@ class Mirrors:
         wrong = {each.wrong for each in self._all}
         if len(wrong) == 1 and (only := wrong.pop()) is not None:
             found, expected = only
+            if self._wanted.in_job:
+                setting += "/sha256" if found.startswith("the sha256") else "/size"
             return BadJob(f"{self._all[0].shown} has {found}", expected=expected, setting=setting)
         if self._all and all(each.gone for each in self._all):
             return InputMissing(

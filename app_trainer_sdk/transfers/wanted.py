@@ -32,6 +32,7 @@ class Wanted:
         sha256: hex digest, where known.
         git_sha1: git's blob id, which the Hub tells for small files instead of a SHA-256.
         setting: where the file was asked for, for messages.
+        in_job: whether size and digest stand in the job, below ``setting``.
         credentials: headers for the mirrors' own hosts.
     """
 
@@ -41,6 +42,7 @@ class Wanted:
     sha256: str | None = None
     git_sha1: str | None = None
     setting: str = ""
+    in_job: bool = False
     credentials: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property

@@ -145,7 +145,9 @@ def _remote_weights(job: Job, row: ModelRow, role: str) -> tuple[str, str, Calla
         listed = partial(list_repository, asked.hub, asked.revision, setting=setting, allowed=job.allowed)
         return title, set_key("hub", asked.hub, asked.revision, *sorted(job.allowed)), listed
     if asked.url is not None:
-        wanted = Wanted(file_name(asked.url), (asked.url,), asked.size, asked.sha256, setting=setting)
+        wanted = Wanted(
+            file_name(asked.url), (asked.url,), asked.size, asked.sha256, setting=setting, in_job=True
+        )
         place = f"{asked.url.split('?', 1)[0]}@{asked.revision}" if asked.revision else asked.url
         key = set_key("url", wanted.path, asked.sha256 or place)
         return shown_url(asked.url), key, lambda: (wanted,)
@@ -157,6 +159,7 @@ def _remote_weights(job: Job, row: ModelRow, role: str) -> tuple[str, str, Calla
                 each.size,
                 each.sha256,
                 setting=f"{setting}/files/{at}",
+                in_job=True,
             )
             for at, each in enumerate(asked.files)
         )

@@ -38,6 +38,14 @@ def test_documents_that_may_not_be_read_are_refused(tmp_path, monkeypatch):
         is_finished(JobDirectory(tmp_path), read_job(JOB))
 
 
+def test_a_setting_that_is_not_said_is_its_default(tmp_path):
+    """And not nothing."""
+    write_json(tmp_path / "job.json", {**JOB, "job_id": "other"})
+
+    with pytest.raises(BadJob, match=r"/updates: found 3; expected the default, as in the directory"):
+        is_finished(JobDirectory(tmp_path), read_job({**JOB, "hyperparameters": {"updates": 3}}))
+
+
 def test_one_at_a_time(tmp_path):
     """A second claim is refused with a retry later; after the first has ended the folder is free again."""
     with (

@@ -47,6 +47,12 @@ def test_unknown_subcommand_is_told_what_was_meant(word, meant, capsys):
     assert repr(word) in error
 
 
+def test_a_word_near_no_subcommand_gets_the_list_once(capsys):
+    """Not again as a hint."""
+    assert main(["nonsense"]) == 64
+    assert capsys.readouterr().err.count("checkpoints") == 1
+
+
 def test_usage_errors_of_a_subcommand_end_with_64(capsys):
     """argparse's own exit code 2 never leaves the script."""
     code = main(["run", "--no-such-option"])

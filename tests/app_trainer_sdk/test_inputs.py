@@ -96,7 +96,7 @@ def test_what_the_job_knows_of_a_local_file_is_verified(tmp_path: Path):
     assert path == get(str(path), tmp_path, size=len(BODY), sha256=SHA256)
     with pytest.raises(BadJob, match="rows has 1280000 bytes; expected 3 bytes"):
         get(str(path), tmp_path, size=3)
-    with pytest.raises(BadJob, match=f"rows has the sha256 {SHA256}; expected 00"):
+    with pytest.raises(BadJob, match=f"the sha256 {SHA256}; expected 0+; change /inputs/dataset/sha256"):
         get(str(path), tmp_path, sha256="0" * 64)
     with pytest.raises(BadJob, match="is a folder, and size and sha256 describe one file"):
         get(str(tmp_path), tmp_path, size=3)

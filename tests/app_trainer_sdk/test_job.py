@@ -240,6 +240,7 @@ def test_weights_say_one_place_under_a_known_name():
         "file://elsewhere/a",
         "file:relative",
         "s3://bucket/key",
+        "htp:/nowhere",
         "",
     ],
 )
@@ -247,6 +248,13 @@ def test_a_place_that_cannot_be_read_is_refused_with_the_job(url: str):
     """Nothing has begun yet when an unknown kind of URL is told, under the input's own pointer."""
     with pytest.raises(BadJob, match="/inputs/dataset/url"):
         read_job({**MINIMAL, "inputs": {"dataset": url}})
+
+
+def test_what_looks_like_a_url_is_told_as_one():
+    """And not as a file that is missing; a path with a colon can still be said."""
+    with pytest.raises(BadJob, match="htp: looks like a URL with an unknown scheme"):
+        read_job({**MINIMAL, "inputs": {"dataset": "htp:/nowhere"}})
+    assert read_job({**MINIMAL, "inputs": {"dataset": "./htp:/nowhere"}})
 
 
 @pytest.mark.parametrize("url", ["http://[half", "http://host:99999/", "ftp://host/", "http://", "host/path"])

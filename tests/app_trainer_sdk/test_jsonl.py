@@ -50,8 +50,9 @@ def test_blank_lines_and_a_byte_order_mark_do_no_harm(read):
 )
 def test_a_wrong_line_names_file_line_and_column(read, line, told):
     """What was found, and where."""
-    with pytest.raises(BadData, match=rf"^rows.jsonl:2: {told}"):
+    with pytest.raises(BadData, match=rf"^rows.jsonl:2: {told}") as caught:
         read(b'{"a": 1}\n' + line + b"\n")
+    assert caught.value.setting == "/inputs/dataset"
 
 
 @pytest.mark.parametrize("data", [b"", b"\n \n"])

@@ -35,6 +35,18 @@ def test_a_run_that_is_made_again_has_bit_identical_artifacts(finished, run_toy,
     assert again.result()["job_id"] != finished.result()["job_id"]  # every setting is said now
 
 
+def test_the_commands_that_are_told_can_be_run(manifest, tmp_path, capsys):
+    """Without --write-job the one that writes the job comes first, with the places that were given."""
+    place = tmp_path / "manifest.json"
+    place.write_text(json.dumps(manifest.document()))
+    rows = str(tmp_path / "my rows")
+    main([str(place), "--input", f"dataset={rows}"])
+    write, run = capsys.readouterr().out.splitlines()[-2:]
+
+    assert write.endswith(f"app-trainer reproduce {place} '--input=dataset={rows}' --write-job job.json")
+    assert run.startswith("run: app-trainer run --job job.json --job-dir ")
+
+
 def test_every_setting_is_said(manifest):
     """So that no default of another version, and no card, decides anew."""
     hyperparameters = job_again(manifest)["hyperparameters"]

@@ -78,7 +78,7 @@ def test_a_good_mirror(folder: Path, serve_body: Any, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("said", "change", "words"),
     [
-        ({"ranges": False}, {}, "200 to a range"),
+        ({"ranges": False}, {}, "serves no ranges"),
         ({"always": "refused"}, {}, "answered 403"),
         ({"always": "wrong_bytes"}, {}, "the sha256"),
         ({"always": "shifted"}, {}, "to the bytes 999-999"),
@@ -104,6 +104,10 @@ def test_wrong_requests(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     """No base URL, no files, no list: each with its own code and what was expected."""
     assert main([str(folder)]) == 64
     assert "change --base-url" in capsys.readouterr().err
+    assert main([str(folder), "--check"]) == 64
+    told = capsys.readouterr().err
+    assert "is a folder; expected with --check a list of files" in told
+    assert "change SOURCE" in told
     (tmp_path / "empty").mkdir()
     assert main([str(tmp_path / "empty"), "--base-url", "https://a"]) == 66
     for text, words in (

@@ -126,6 +126,16 @@ def test_what_it_means_when_none_is_left(faults: list[Fault], kind: type[Excepti
     assert words in str(mirrors.ending())
 
 
+def test_what_the_job_says_of_a_file_is_pointed_at():
+    """A digest of the job's own is the setting to change; the Hub's is not."""
+    for in_job, setting in ((True, "/inputs/dataset/sha256"), (False, "/inputs/dataset")):
+        wanted = Wanted("file", ("https://a/f",), setting="/inputs/dataset", in_job=in_job)
+        mirrors = Mirrors(wanted, Patience(), now=Watch().now, chance=NoJitter(0))
+        for mirror in mirrors:
+            mirrors.gave_wrong(mirror, "the sha256 1", "0")
+        assert mirrors.ending().setting == setting
+
+
 def test_mirrors_that_agree_mean_a_wrong_job():
     """All have the same other file: 64. Different ones: 69."""
     for said, kind in ((["1", "1", "1"], BadJob), (["1", "1", "2"], DependencyUnavailable)):
