@@ -131,6 +131,10 @@ class Outputs(_Document):
     put: dict[str, Annotated[str, Field(pattern=r"^https?://"), AfterValidator(_receiver)]] | None = None
     checkpoints: bool | None = None
 
+    def put_pointer(self, name: str) -> str:
+        """Where a URL of ``put`` stands, as a JSON pointer."""
+        return "/outputs/put/" + name.replace("~", "~0").replace("/", "~1")
+
 
 class Resume(_Document):
     """A checkpoint that another machine uploaded: an empty disk goes on from it.
@@ -311,9 +315,11 @@ def _output_problems(job: Job, trainer: type[Trainer], method: str) -> list[Prob
     if method not in trainer.methods:
         return []  # told already; what the method hands over is not known
     known = trainer.artifacts.get(method, ())
+    places = [(f"/outputs/required/{index}", name) for index, name in enumerate(job.outputs.required)]
+    places += [(job.outputs.put_pointer(key), key.partition("/")[0]) for key in job.outputs.put or ()]
     return [
-        _unknown(f"/outputs/required/{index}", name, known, "an artifact of the method")
-        for index, name in enumerate(job.outputs.required)
+        _unknown(pointer, name, known, "an artifact of the method")
+        for pointer, name in places
         if name not in known
     ]
 

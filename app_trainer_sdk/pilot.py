@@ -26,6 +26,7 @@ from app_trainer_sdk.redaction import guard
 from app_trainer_sdk.registry import find_trainer
 from app_trainer_sdk.run import job_parser, require_gpu
 from app_trainer_sdk.supervisor import Supervisor
+from app_trainer_sdk.transfers.hosts import check_hosts
 
 PROGRAM = (sys.executable, "-m", "app_trainer_sdk.training.pilot")
 
@@ -56,6 +57,7 @@ def pilot_job(job_file: Path, directory: Path, *, console: Console, ranks: int =
         guard(job.document())
         trainer = find_trainer(job.trainer)
         check_job(job, trainer)
+        check_hosts(job)
         layout = JobDirectory(JobDirectory(directory.resolve()).pilot.parent)
         make_folder(layout.root)
         with alone_in(layout.root):

@@ -28,6 +28,7 @@ from app_trainer_sdk.redaction import guard
 from app_trainer_sdk.registry import find_trainer
 from app_trainer_sdk.stops import SIGNALS
 from app_trainer_sdk.supervisor import Supervisor
+from app_trainer_sdk.transfers.hosts import check_hosts
 
 
 def run_job(
@@ -56,6 +57,7 @@ def run_job(
         guard(job.document())
         trainer = find_trainer(job.trainer)
         check_job(job, trainer)
+        check_hosts(job)
         check_allowed(allow_changes, trainer)
         asked_trackers()
         layout = JobDirectory(directory.resolve())

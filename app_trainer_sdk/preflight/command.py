@@ -29,6 +29,7 @@ from app_trainer_sdk.preflight.facts import gather, needs_of, used_bytes
 from app_trainer_sdk.preflight.findings import Report, render_table
 from app_trainer_sdk.preflight.image import TorchBuild
 from app_trainer_sdk.registry import find_trainer
+from app_trainer_sdk.transfers.hosts import check_hosts
 
 #: Tries the optional operations, in a process that has torch and that one of them may end.
 OPERATIONS = (sys.executable, "-m", "app_trainer_sdk.training.qualify")
@@ -54,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         check_environment()
         job = load_job(chosen.job)
         report, variables = look(job, chosen.job_dir.resolve(), ranks=chosen.ranks, job_file=chosen.job)
+        check_hosts(job)
     except TrainerError as error:
         sys.stderr.write(f"preflight: {error}\n")
         return int(error.code)

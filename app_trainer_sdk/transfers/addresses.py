@@ -17,6 +17,7 @@ import re
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import final
 from urllib.parse import SplitResult, urlsplit
 
 from app_trainer_sdk.errors import BadJob
@@ -39,6 +40,30 @@ def origin(url: str) -> tuple[str, str, int]:
 def port_of(parts: SplitResult) -> int:
     """The port of a URL, said or usual."""
     return parts.port or (443 if parts.scheme == "https" else 80)
+
+
+@final
+class HostRefused(BadJob):
+    """A host that a job must not reach.
+
+    Args:
+        host: as the URL names it.
+        address: what that is.
+        setting: where the URL stands.
+    """
+
+    def __init__(self, host: str, address: str, *, setting: str = "the URL") -> None:
+        self.host, self.address = host, address
+        where = host if host == address else f"{host} ({address})"
+        super().__init__(
+            f"{where} is not an address of the public internet",
+            expected="a public host: a job must not reach into the platform's own network",
+            setting=f"{setting}, or the platform's {ALLOW_HOSTS} to name {host}",
+        )
+
+    def at(self, setting: str) -> HostRefused:
+        """The same, with where in the job the URL stands: the guard does not know it."""
+        return HostRefused(self.host, self.address, setting=setting) if setting else self
 
 
 @dataclass(frozen=True)
@@ -66,25 +91,27 @@ class Guard:
         hosts = [urlsplit(os.environ.get(name, "")).hostname or "" for name in OWN_URLS]
         return cls(tuple(each for each in (*said, *hosts) if each))
 
-    def check(self, url: str) -> None:
+    def check(self, url: str, *, look_up: bool = True) -> None:
         """Refuse a URL whose host is, or resolves to, an address that is not everybody's.
 
-        A name that does not resolve is let through: a proxy may know it, and else connecting fails.
+        A name that does not resolve is let through: a proxy may know it, and else connecting fails. Without
+        ``look_up`` so is every name but ``localhost``.
 
         Raises:
-            BadJob: with the setting that allows the host.
+            HostRefused: with the setting that allows the host.
         """
         parts = urlsplit(url)
         host = parts.hostname or ""
         if self.names(host):
             return
+        flags = 0 if look_up or host == "localhost" else socket.AI_NUMERICHOST
         try:
-            found = socket.getaddrinfo(host, port_of(parts), type=socket.SOCK_STREAM)
+            found = socket.getaddrinfo(host, port_of(parts), type=socket.SOCK_STREAM, flags=flags)
         except (OSError, UnicodeError):
             return
         for *_, address in found:
             if not self.permits(str(address[0])):
-                raise self.refusal(host, str(address[0]))
+                raise HostRefused(host, str(address[0]))
 
     def names(self, host: str) -> bool:
         """Whether the setting names this host."""
@@ -100,15 +127,6 @@ class Guard:
         if _in_networks(address, self.allowed):
             return True
         return all(each.is_global and not each.is_multicast for each in _meant(address))
-
-    def refusal(self, host: str, address: str) -> BadJob:
-        """The error, the same wherever it is found."""
-        where = host if host == address else f"{host} ({address})"
-        return BadJob(
-            f"{where} is not an address of the public internet",
-            expected="a public host: a job must not reach into the platform's own network",
-            setting=f"the URL, or the platform's {ALLOW_HOSTS} to name {host}",
-        )
 
 
 def _names_hosts(text: str) -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import final
 
 from app_trainer_sdk.errors import DependencyUnavailable, DiskFull, is_disk_full
+from app_trainer_sdk.transfers.addresses import HostRefused
 from app_trainer_sdk.transfers.claims import claim
 from app_trainer_sdk.transfers.engine import NoMirror, Restart, Round
 from app_trainer_sdk.transfers.faults import Fault
@@ -76,6 +77,8 @@ def download(wanted: Wanted, place: Destination, *, tools: Tools, check: Check, 
             if (there := place.ready(wanted)) is not None:  # else it was removed again just now
                 meter.reused(there.stat().st_size)
                 return there
+        except HostRefused as refused:
+            raise refused.at(wanted.setting) from None
         except Lost:
             continue  # another process has it: wait for that one
         except OSError as error:

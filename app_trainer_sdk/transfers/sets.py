@@ -5,13 +5,13 @@ It must not know what the files are for, nor what a job is.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from app_trainer_sdk.transfers.addresses import HostRefused
 from app_trainer_sdk.transfers.cache import Cache
 from app_trainer_sdk.transfers.download import Check, Destination, download
 from app_trainer_sdk.transfers.faults import Fault
@@ -137,10 +137,14 @@ def _size(wanted: Wanted, tools: Tools, check: Check) -> int:
     if wanted.size is not None:
         return wanted.size
     for mirror in Mirrors(wanted, tools.patience, now=tools.clock.now, chance=tools.chance):
-        with contextlib.suppress(Fault):
+        try:
             facts = patiently(partial(ask_mirror, mirror, tools.web, wanted), check)
-            if facts.size is not None:
-                return facts.size
+        except Fault:
+            continue
+        except HostRefused as refused:
+            raise refused.at(wanted.setting) from None
+        if facts.size is not None:
+            return facts.size
     return 0
 
 

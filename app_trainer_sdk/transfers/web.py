@@ -21,7 +21,7 @@ from app_trainer_sdk import __version__
 from app_trainer_sdk.errors import BadJob
 from app_trainer_sdk.paths import PREFIX
 from app_trainer_sdk.redaction import shown_url
-from app_trainer_sdk.transfers.addresses import Guard, origin
+from app_trainer_sdk.transfers.addresses import Guard, HostRefused, origin
 from app_trainer_sdk.transfers.faults import Fault, Unusable
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def _guarded_pools(guard: Guard) -> dict[str, Any]:
         address = str(socket.getpeername()[0])
         if not guard.names(connection.host) and not guard.permits(address):
             socket.close()
-            raise guard.refusal(connection.host, address)
+            raise HostRefused(connection.host, address)
         return socket
 
     class PlainConnection(urllib3.connection.HTTPConnection):

@@ -296,7 +296,7 @@ def test_a_job_cannot_reach_into_the_platforms_network(tmp_path: Path, monkeypat
     """64 with the platform's setting, for inputs and weights alike."""
     monkeypatch.delenv("APP_TRAINER_ALLOW_HOSTS")
     url = "http://169.254.169.254/latest/meta-data"
-    with pytest.raises(BadJob, match="APP_TRAINER_ALLOW_HOSTS"):
+    with pytest.raises(BadJob, match="change /inputs/dataset, or the platform's APP_TRAINER_ALLOW_HOSTS"):
         fetch_inputs(job(inputs={"dataset": url}), tmp_path, free)
-    with pytest.raises(BadJob, match="APP_TRAINER_ALLOW_HOSTS"):
+    with pytest.raises(BadJob, match="change /weights/base, or the platform's APP_TRAINER_ALLOW_HOSTS"):
         fetch_weights(job(weights={"base": url}), row(), tmp_path, free)

@@ -448,7 +448,7 @@ def test_where_outputs_go_and_what_is_resumed_is_checked_with_the_rest():
     both = {"grant_url": "https://h/g", "put": {"a/b": "https://h/p"}}
     file = {"path": "manifest.json", "url": "https://h/m", "size": 1, "sha256": "0" * 64}
 
-    assert list(problems({**MINIMAL, "outputs": both})) == ["/outputs"]
+    assert list(problems({**MINIMAL, "outputs": both})) == ["/outputs/put/a~1b", "/outputs"]
     assert list(problems({**MINIMAL, "outputs": {"checkpoints": True}})) == ["/outputs/checkpoints"]
     resume = {"step": 1, "files": [file, {"path": "state.json", "url": "https://h/s"}, file]}
     assert list(problems({**MINIMAL, "resume": resume})) == ["/resume/files/1", "/resume/files"]
