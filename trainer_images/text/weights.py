@@ -34,7 +34,16 @@ def phases(run: Run) -> Sequence[Phase]:
 
 def is_gguf(run: Run) -> bool:
     """Whether the base weights came as one GGUF file."""
-    return "base" in run.weights and run.weights["base"].suffix == ".gguf"
+    return _gguf_file(run) is not None
+
+
+def _gguf_file(run: Run) -> Path | None:
+    """The GGUF file of the base weights: given itself, or as the only one of a set of files without a model."""
+    base = run.weights.get("base")
+    if base is None or base.suffix == ".gguf":
+        return base
+    found = [] if (base / "config.json").is_file() else sorted(base.glob("*.gguf"))
+    return found[0] if len(found) == 1 else None
 
 
 def weights_folder(run: Run) -> Path:
@@ -44,8 +53,9 @@ def weights_folder(run: Run) -> Path:
     folder = run.weights["base"]
     if not (folder / "config.json").is_file():
         raise InputMissing(
-            f"no config.json in {folder}", expected="a transformers folder or a .gguf file", setting="/model"
-        )
+            f"no config.json and {len([*folder.glob('*.gguf')])} .gguf files in {folder}",
+            expected="a transformers folder, or one .gguf file", setting="/weights/base",
+        )  # fmt: skip
     return folder
 
 
@@ -77,7 +87,7 @@ def convert(run: Run, directory: Path) -> Mapping[str, JSON]:
     Raises:
         BadData: the file is not the one the catalog names.
     """
-    file = run.weights["base"]
+    file = _gguf_file(run) or run.weights["base"]
     _check_digest(run, file)
     run.check()
     with quiet():
@@ -166,7 +176,11 @@ def quiet() -> Iterator[None]:
 
 def _digest(run: Run) -> str:
     source = run.model.weights.get("base")
-    return source.sha256 if source is not None and source.sha256 else sha256_file(run.weights["base"])
+    return (
+        source.sha256
+        if source is not None and source.sha256
+        else sha256_file(_gguf_file(run) or run.weights["base"])
+    )
 
 
 def _check_digest(run: Run, file: Path) -> None:

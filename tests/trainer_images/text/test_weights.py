@@ -46,6 +46,27 @@ def test_only_a_gguf_file_is_converted(make_run, folder, gguf_file):
     assert {"weights": MODELS[0].weights["base"].sha256, "converter": 1} == phase.key
 
 
+def test_a_list_of_one_gguf_file_is_that_file(make_run, tmp_path, gguf_file):
+    """As ``app-trainer mirror`` lists a folder with one: used as the file is by its path."""
+    (tmp_path / "README.md").touch()
+    (tmp_path / "model.gguf").symlink_to(gguf_file)
+    run, by_path = make_run(base=tmp_path), make_run(base=gguf_file)
+
+    assert weights.is_gguf(run)
+    assert [each.key for each in weights.phases(run)] == [each.key for each in weights.phases(by_path)]
+    assert weights.base_identity(run) == weights.base_identity(by_path)
+    own = dataclasses.replace(run, model=dataclasses.replace(MODELS[0], weights={}))
+    assert weights.tokenizer_digest(own) == weights.tokenizer_digest(by_path)
+
+
+def test_a_list_of_two_gguf_files_is_refused(make_run, tmp_path):
+    """Nobody says which; the setting is the list's."""
+    for name in ("a.gguf", "b.gguf"):
+        (tmp_path / name).touch()
+    with pytest.raises(InputMissing, match=r"2 .gguf files.*change /weights/base"):
+        weights.weights_folder(make_run(base=tmp_path))
+
+
 def test_a_file_that_is_not_the_catalogs_is_refused(make_run, tmp_path):
     """A GGUF file of another digest names both digests."""
     other = tmp_path / "other.gguf"
