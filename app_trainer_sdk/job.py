@@ -20,7 +20,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from app_trainer_sdk.catalog import ModelRow
 from app_trainer_sdk.contract import Trainer
 from app_trainer_sdk.contract_check import merged_defaults
-from app_trainer_sdk.errors import BadJob, Problem, did_you_mean
+from app_trainer_sdk.errors import BadJob, Problem, TrainerError, did_you_mean
 from app_trainer_sdk.hyperparameters import Hyperparameters
 from app_trainer_sdk.redaction import without_secrets
 from app_trainer_sdk.transfers.names import clash, unsafe_name
@@ -236,8 +236,27 @@ def read_job(document: Any, *, base: Path | None = None) -> Job:
     try:
         job = Job.model_validate(normal)
     except ValidationError as error:
-        raise BadJob("the job cannot be used:", problems=explain(error, Job)) from None
+        problems = explain(error, Job)
+        raise BadJob("the job cannot be used:", problems=problems + _further(normal, problems)) from None
     return _resolve_paths(job, base) if base else job
+
+
+def _further(document: Mapping[str, Any], problems: Sequence[Problem]) -> list[Problem]:
+    """What the trainer, where it is known, refuses of the parts that are right by themselves."""
+    from app_trainer_sdk.registry import find_trainer  # only once something is wrong
+
+    wrong = {part for problem in problems for part in problem.pointer.split("/")[1:2]}
+    right = {name: each for name, each in document.items() if name not in wrong}
+    try:
+        job = Job.model_validate({"model": "-", **right})  # a placeholder, where it is among the wrong parts
+        trainer = find_trainer(job.trainer)
+    except (TrainerError, ValidationError):  # nobody to ask: that error comes once the document is right
+        return []
+    try:
+        check_job(job, trainer)
+    except BadJob as error:
+        return [each for each in error.problems if each.pointer.split("/")[1] not in wrong]
+    return []
 
 
 def check_job(job: Job, trainer: type[Trainer]) -> tuple[Hyperparameters, ModelRow, str]:

@@ -183,6 +183,29 @@ def test_everything_wrong_is_told_at_once_before_the_trainer_is_asked():
     } == told.keys()  # fmt: skip
 
 
+@pytest.mark.parametrize("model", [{"model": "toy-mpl"}, {}])
+def test_both_layers_are_told_at_once(model):
+    """The document's own mistakes and those that only the trainer knows, each once."""
+    document = {
+        "trainer": "app_trainer_sdk.testing.toys:ToyTrainer", **model, "modle": 1, "inputs": {"dataset": 3},
+        "hyperparameters": {"learning_rte": 1, "updates": 0},
+    }  # fmt: skip
+    with pytest.raises(BadJob) as caught:
+        read_job(document)
+
+    assert sorted(each.pointer for each in caught.value.problems) == [
+        "/hyperparameters/learning_rte", "/hyperparameters/updates", "/inputs/dataset", "/model", "/modle",
+    ]  # fmt: skip
+
+
+def test_without_a_trainer_to_ask_the_document_is_told_all_the_same():
+    """Its own error comes once the document is right."""
+    for trainer in ("nobody-has-this", "no_such_module:Trainer"):
+        with pytest.raises(BadJob) as caught:
+            read_job({"trainer": trainer, "model": "m", "extra": 1})
+        assert [each.pointer for each in caught.value.problems] == ["/extra"]
+
+
 def test_everything_the_trainer_knows_better_is_told_at_once():
     """Model, input, missing input, hyperparameter, weights: each with its pointer and the nearest name."""
     told = problems(
