@@ -275,12 +275,10 @@ def _hand_over(rank: Rank, ready: Ready, checkpoint: Checkpoint, measured: dict[
 
 def _learn(rank: Rank, ready: Ready, measured: dict[str, Any]) -> None:
     """A handful of the rows that training begins with, shown and learnt."""
-    trainer, run = ready.opened.trainer, ready.opened.run
-    if not isinstance(trainer, SupervisedTrainer):
+    run = ready.opened.run
+    if (rows := _training_rows(ready)) is None:
         return
-    dataset = trainer.dataset(run, "train")
-    if isinstance(dataset, Stream):
-        return
+    trainer, dataset = rows
     rank.enter("mechanics")
     ids, batch = _first_rows(trainer, run, dataset, min(HANDFUL, run.settings.microbatch))
     measured["shown"] = list(trainer.show(run, batch))[:SHOWN]
@@ -290,19 +288,26 @@ def _learn(rank: Rank, ready: Ready, measured: dict[str, Any]) -> None:
 
 def _compile(rank: Rank, ready: Ready, measured: dict[str, Any]) -> None:
     """Whether compiling pays, where nobody has decided it; on a card alone, on the CPU it takes minutes."""
-    trainer, run = ready.opened.trainer, ready.opened.run
+    run = ready.opened.run
     assert run.device is not None
     if ready.opened.asked.torch_compile != "auto" or run.device.type == "cpu":
         return
-    if not isinstance(trainer, SupervisedTrainer):
+    if (rows := _training_rows(ready)) is None:
         return
-    dataset = trainer.dataset(run, "train")
-    if isinstance(dataset, Stream):
-        return
+    trainer, dataset = rows
     rank.enter("compile")
     ids, batch = _first_rows(trainer, run, dataset, run.settings.microbatch)
     with ready.ledger.phase("compile", releases=False):
         measured["compile"] = compile_document(trainer, run, ids, batch)
+
+
+def _training_rows(ready: Ready) -> tuple[SupervisedTrainer, Dataset] | None:
+    """The trainer and its training split, where it has rows that can be asked for."""
+    trainer = ready.opened.trainer
+    if not isinstance(trainer, SupervisedTrainer):
+        return None
+    dataset = trainer.dataset(ready.opened.run, "train")
+    return None if isinstance(dataset, Stream) else (trainer, dataset)
 
 
 def _first_rows(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Protocol, TypeVar, final
@@ -61,6 +61,25 @@ def retry_after(value: str | None, *, now: datetime | None = None) -> float | No
         return None
     at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
     return max(0.0, (at - (now or datetime.now(UTC))).total_seconds())
+
+
+def run_threads(
+    threads: Sequence[threading.Thread], check: Callable[[], None], looked: Callable[[], None] = lambda: None
+) -> None:
+    """Start threads and wait for all of them; a wish to stop that ``check`` raises leaves them behind.
+
+    Args:
+        threads: not started yet.
+        check: called before each short wait.
+        looked: called after each.
+    """
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        while thread.is_alive():
+            check()
+            thread.join(LOOK_SECONDS)
+            looked()
 
 
 def patiently(ask: Callable[[], T], check: Callable[[], None]) -> T:

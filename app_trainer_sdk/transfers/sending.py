@@ -20,7 +20,7 @@ from app_trainer_sdk.transfers.effort import UploadTools
 from app_trainer_sdk.transfers.faults import Abandoned, Fault
 from app_trainer_sdk.transfers.grants import BATCH, Grants, Offer, Target
 from app_trainer_sdk.transfers.outgoing import Outgoing, Part, pieces
-from app_trainer_sdk.transfers.pauses import LOOK_SECONDS, patiently
+from app_trainer_sdk.transfers.pauses import patiently, run_threads
 from app_trainer_sdk.transfers.progress import Meter
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ class Sending:
         self._lock = threading.Lock()
         self._asking = threading.Lock()
         self._stop = threading.Event()
+        self._shown = 0.0
         self._pending: deque[Part] = deque()
         self._targets: dict[int, tuple[Target, float]] = {}
         self._error: BaseException | None = None
@@ -84,21 +85,18 @@ class Sending:
         self._pending.extend(self._missing(check))
         count = min(self._tools.effort.connections, len(self._pending))
         threads = [threading.Thread(target=self._work, name="upload", daemon=True) for _ in range(count)]
-        shown = self._tools.clock.now()
+        self._shown = self._tools.clock.now()
         try:
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                while thread.is_alive():
-                    check()
-                    thread.join(LOOK_SECONDS)
-                    if self._tools.clock.now() - shown >= SHOW_SECONDS:
-                        shown = self._tools.clock.now()
-                        self._meter.show()
+            run_threads(threads, check, self._show_now_and_then)
         finally:
             self._stop.set()  # who is still sending leaves at its next piece
         if self._error is not None:
             raise self._error
+
+    def _show_now_and_then(self) -> None:
+        if self._tools.clock.now() - self._shown >= SHOW_SECONDS:
+            self._shown = self._tools.clock.now()
+            self._meter.show()
 
     def _missing(self, check: Callable[[], None]) -> list[Part]:
         if self._offer.put is not None:

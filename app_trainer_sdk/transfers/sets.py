@@ -16,7 +16,7 @@ from app_trainer_sdk.transfers.cache import Cache
 from app_trainer_sdk.transfers.download import Check, Destination, download
 from app_trainer_sdk.transfers.faults import Fault
 from app_trainer_sdk.transfers.mirrors import Mirrors
-from app_trainer_sdk.transfers.pauses import LOOK_SECONDS, patiently
+from app_trainer_sdk.transfers.pauses import patiently, run_threads
 from app_trainer_sdk.transfers.progress import Meter, ProgressListener
 from app_trainer_sdk.transfers.requests import ask_mirror
 from app_trainer_sdk.transfers.space import check_space, free_bytes
@@ -111,12 +111,7 @@ def _together(
         for number in range(min(tools.patience.connections, len(files)))
     ]
     try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            while thread.is_alive():
-                check()
-                thread.join(LOOK_SECONDS)
+        run_threads(threads, check)
     finally:
         given_up.set()
         until = tools.clock.now() + LEAVE_SECONDS

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +22,6 @@ def folder(tmp_path: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(body)
     return tmp_path / "weights"
-
-
-@pytest.fixture
-def serve_body() -> Iterator[Callable[..., LyingServer]]:
-    """Servers of one body each."""
-    servers: list[LyingServer] = []
-
-    def start(body: bytes, *script: str, **said: Any) -> LyingServer:
-        servers.append(LyingServer(body, script, **said))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.end()
 
 
 def test_the_list_of_a_folder_is_what_a_job_takes(folder: Path, capsys: pytest.CaptureFixture[str]):

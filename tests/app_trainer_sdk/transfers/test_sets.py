@@ -6,12 +6,12 @@ import errno
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from lying_server import LyingServer, body_of, tools
+from lying_server import body_of, tools
 
 from app_trainer_sdk.errors import DiskFull, InputMissing, StopRequested
 from app_trainer_sdk.transfers.cache import Cache
@@ -36,20 +36,6 @@ class Rows:
 
 def free() -> None:
     """Nobody asked to stop."""
-
-
-@pytest.fixture
-def serve_body() -> Iterator[Callable[..., LyingServer]]:
-    """Servers of one body each."""
-    servers: list[LyingServer] = []
-
-    def start(body: bytes, *script: str, **said: Any) -> LyingServer:
-        servers.append(LyingServer(body, script, **said))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.end()
 
 
 def get(
