@@ -8,8 +8,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+from app_trainer_sdk.arguments import Parser, existing
+from app_trainer_sdk.claim import make_folder
 from app_trainer_sdk.errors import BadJob, ExitCode, TrainerError
+from app_trainer_sdk.inputs import local_path
 from app_trainer_sdk.testing.conformance import PROMISES, check_trainer
 from app_trainer_sdk.testing.subject import Asked
 from app_trainer_sdk.testing.verdict import Result
@@ -17,11 +21,7 @@ from app_trainer_sdk.testing.verdict import Result
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Check a trainer: 0 when every promise is kept, 70 when one is broken, 64 for what cannot be checked."""
-    parser = _parser()
-    try:
-        chosen = parser.parse_args(arguments)
-    except SystemExit as ending:
-        return int(ExitCode.BAD_JOB) if ending.code else 0
+    chosen = _parser().parse_args(arguments)
     if chosen.list:
         sys.stdout.write("".join(f"{each.name}\n    {each.meaning}\n" for each in PROMISES))
         return 0
@@ -40,6 +40,8 @@ def _check(chosen: argparse.Namespace) -> int:
         {name: _value(text) for name, text in _pairs(chosen.set, "--set").items()},
     )  # fmt: skip
     _refuse_wrong_wishes(asked)
+    if chosen.keep is not None:
+        make_folder(chosen.keep, setting="--keep")
     results: list[Result] = []
     for result in check_trainer(asked, only=chosen.only, folder=chosen.keep):
         sys.stdout.write(result.line() + "\n")
@@ -52,7 +54,10 @@ def _check(chosen: argparse.Namespace) -> int:
 def _refuse_wrong_wishes(asked: Asked) -> None:
     """A model, input or setting that does not exist is the caller's mistake, not a broken promise."""
     try:
-        asked.job()
+        for name, reference in asked.job().inputs.items():
+            if urlsplit(reference.url).scheme not in ("http", "https"):
+                path, setting = local_path(reference.url, name), f"--input {name}=PATH"
+                existing(path, "a file or folder", setting)
     except BadJob:
         raise
     except (TrainerError, TypeError):
@@ -83,8 +88,8 @@ def _value(text: str) -> Any:
         return text
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="app-trainer check",
         description="Prove that a trainer keeps the contract: one line for each promise.",
     )

@@ -6,7 +6,6 @@ its tensors, belong to ``training/checkpoint.py``, which says how a checkpoint i
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import sys
@@ -15,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app_trainer_sdk.errors import ExitCode
+from app_trainer_sdk.arguments import Parser, existing_folder
+from app_trainer_sdk.errors import BadJob, ExitCode
 from app_trainer_sdk.files import read_json, sha256_file
 
 CHECKPOINT_SCHEMA = "app.trainer.checkpoint/v1"
@@ -93,10 +93,17 @@ def _first_problem(folder: Path, files: Mapping[str, Mapping[str, Any]], digests
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """List the checkpoints of a job's directory, newest step first; 0 when at least one is valid."""
-    parser = argparse.ArgumentParser(prog="app-trainer checkpoints", description="List a job's checkpoints.")
-    parser.add_argument("directory", type=Path, help="a job's directory, or its checkpoints folder")
+    parser = Parser(prog="app-trainer checkpoints", description="List a job's checkpoints.")
+    parser.add_argument(
+        "directory", type=Path, metavar="DIR", help="a job's directory, or its checkpoints folder"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     chosen = parser.parse_args(arguments)
+    try:
+        existing_folder(chosen.directory, "a job's directory, or its checkpoints folder", "DIR")
+    except BadJob as error:
+        sys.stderr.write(f"checkpoints: {error}\n")
+        return int(error.code)
     inside = chosen.directory / "checkpoints"
     folders = find_checkpoints(inside if inside.is_dir() else chosen.directory)
     found = sorted(map(inspect_checkpoint, folders), key=lambda each: (each.step, each.number), reverse=True)

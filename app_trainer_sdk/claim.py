@@ -118,8 +118,9 @@ def make_folder(folder: Path, *, setting: str = "--job-dir") -> None:
     except OSError as error:
         if is_disk_full(error):
             raise DiskFull(f"cannot make {folder}: {error.strerror}", expected="free disk space") from None
+        wrong = next((each for each in (folder, *folder.parents) if each.exists()), folder)
         raise BadJob(
-            f"cannot make {folder}: {error.strerror}",
+            f"a file at {wrong}" if wrong.is_file() else f"cannot make {folder}: {error.strerror}",
             expected="a folder that can be written",
             setting=setting,
         ) from None

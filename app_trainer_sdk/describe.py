@@ -84,14 +84,11 @@ def _answer(*, trainer: str | None = None, table: bool = False, schema: bool = F
 def _arguments(argv: Sequence[str]) -> dict[str, Any]:
     if not argv:
         return {}  # what services ask, without the 3 ms that argparse takes
-    import argparse
+    from app_trainer_sdk.arguments import Parser
 
-    from app_trainer_sdk.errors import ExitCode
-
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="app-trainer describe",
         description="Print what the installed trainers offer, as JSON. Neither a GPU nor torch is needed.",
-        exit_on_error=False,
     )
     parser.add_argument(
         "trainer", nargs="?", help="a trainer's name or package.module:Class; all when left out"
@@ -99,13 +96,7 @@ def _arguments(argv: Sequence[str]) -> dict[str, Any]:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--table", action="store_true", help="print a table for people")
     form.add_argument("--schema", action="store_true", help="print the JSON Schema of the document")
-    try:
-        asked, unknown = parser.parse_known_args(argv)
-    except argparse.ArgumentError as error:
-        parser.exit(ExitCode.BAD_JOB, f"describe: {error}\n")
-    if unknown:
-        parser.exit(ExitCode.BAD_JOB, f"describe: found {unknown[0]!r}\n{parser.format_usage()}")
-    return vars(asked)
+    return vars(parser.parse_args(argv))
 
 
 def _trainer(trainer: type[Trainer]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from app_trainer_sdk import __version__
+from app_trainer_sdk.arguments import Parser
 from app_trainer_sdk.contract import Trainer
 from app_trainer_sdk.contract_check import merged_defaults
 from app_trainer_sdk.errors import TrainerError
@@ -31,7 +32,6 @@ FLOOR_CARD = Card("any", "any card with bf16", 1 << 50, "", True, 650 * MIB, 32 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compute the floors of a trainer and print them, or write them to a file."""
-    from app_trainer_sdk.plan_command import Parser
     from app_trainer_sdk.planning.process import ask
 
     description = "Compute the least GPU memory at which a trainer's models run."

@@ -5,7 +5,6 @@ It must not know how a job is run.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -16,7 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from app_trainer_sdk.errors import ExitCode
+from app_trainer_sdk.arguments import Parser, job_directory
+from app_trainer_sdk.errors import BadJob, ExitCode
 from app_trainer_sdk.files import read_json
 from app_trainer_sdk.paths import PREFIX, JobDirectory, number_from_environment
 
@@ -60,15 +60,21 @@ class Heartbeat:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Tell whether the job in a directory is alive: 0; how it ended: its own code; 70 when it beats no more."""
-    parser = argparse.ArgumentParser(
-        prog="app-trainer health", description="Tell whether a job is alive, or how it ended."
-    )
+    """Tell whether the job in a directory is alive: 0; how it ended: its own code; 70 when it beats no more.
+
+    A directory that is not there is a wrong request: 64.
+    """
+    parser = Parser(prog="app-trainer health", description="Tell whether a job is alive, or how it ended.")
     usual = os.environ.get(PREFIX + "JOB_DIR", "/job")
     parser.add_argument("directory", type=Path, nargs="?", metavar="DIR", help=f"the job's directory ({usual})")
     parser.add_argument("--job-dir", type=Path, metavar="DIR", help="the same, as app-trainer run takes it")
     chosen = parser.parse_args(arguments)
-    code, told = health(chosen.directory or chosen.job_dir or Path(usual))
+    try:
+        directory = job_directory(chosen.directory or chosen.job_dir or Path(usual))
+    except BadJob as error:
+        sys.stderr.write(f"health: {error}\n")
+        return int(error.code)
+    code, told = health(directory)
     sys.stdout.write(told + "\n")
     return int(code)
 

@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from app_trainer_sdk.arguments import existing_file
 from app_trainer_sdk.catalog import ModelRow
 from app_trainer_sdk.contract import Trainer
 from app_trainer_sdk.contract_check import merged_defaults
@@ -209,14 +210,21 @@ def load_job(path: Path) -> Job:
     return read_job(parse_document(path), base=path.resolve().parent)
 
 
-def parse_document(path: Path) -> Any:
-    """Parse a JSON or YAML file; a syntax error is told with its line and column."""
+def parse_document(path: Path, setting: str = "--job") -> Any:
+    """Parse a JSON or YAML file; a syntax error is told with its line and column.
+
+    Raises:
+        BadJob: it is missing, unreadable, or neither; ``setting`` is the argument that named it.
+    """
+    existing_file(path, "a JSON or YAML file", setting)
     try:
         text = path.read_text(encoding="utf-8-sig")  # some editors begin a file with a byte-order mark
-    except FileNotFoundError:
-        raise BadJob(f"no job file at {path}", expected="a JSON or YAML file", setting="--job") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadJob(f"cannot read {path}: {error}", expected="readable UTF-8", setting="--job") from None
+    except UnicodeDecodeError as error:
+        found = f"{path} is not UTF-8: {error.reason} at byte {error.start:,}"
+        raise BadJob(found, expected="a text file in UTF-8", setting=setting) from None
+    except OSError as error:
+        found = f"cannot read {path}: {error.strerror}"
+        raise BadJob(found, expected="a file that can be read", setting=setting) from None
     if path.suffix.lower() in (".yaml", ".yml"):
         return _parse_yaml(path, text)
     try:

@@ -6,7 +6,6 @@ not know what the template does.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import keyword
 import os
@@ -18,7 +17,8 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from app_trainer_sdk.errors import BadJob, ExitCode, TrainerError
+from app_trainer_sdk.arguments import Parser
+from app_trainer_sdk.errors import BadJob, TrainerError
 from app_trainer_sdk.registry import GROUP
 
 TEMPLATE = Path(__file__).with_name("templates") / "trainer"
@@ -95,15 +95,10 @@ def write_package(name: str, directory: Path) -> Path:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write a package and say what to do with it."""
-    parser = argparse.ArgumentParser(
-        prog="app-trainer new", description="Write a working trainer package to start from."
-    )
+    parser = Parser(prog="app-trainer new", description="Write a working trainer package to start from.")
     parser.add_argument("name", metavar="NAME", help="the trainer's name, such as my-trainer")
     parser.add_argument("--directory", type=Path, default=Path(), help="where to write its folder (here)")
-    try:
-        chosen = parser.parse_args(arguments)
-    except SystemExit as ending:
-        return int(ExitCode.BAD_JOB) if ending.code else 0
+    chosen = parser.parse_args(arguments)
     try:
         folder = write_package(chosen.name, chosen.directory)
     except TrainerError as error:

@@ -5,7 +5,6 @@ Torch-free: predictions are made by another process. It needs no GPU, downloads 
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import os
@@ -13,9 +12,10 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from app_trainer_sdk import __version__
+from app_trainer_sdk.arguments import Parser, existing_file
 from app_trainer_sdk.errors import BadJob, ExitCode, Problem, TrainerError
 from app_trainer_sdk.files import read_json, write_json
 from app_trainer_sdk.gpus import CARDS, Card, find_card
@@ -114,6 +114,7 @@ def read_prices(file: Path | None, words: Sequence[str], cards: Sequence[Card] =
     """
     told: dict[str, Any] = {}
     if file is not None:
+        existing_file(file, "a JSON file of prices", "--prices")
         try:
             read = read_json(file)
         except (OSError, ValueError) as error:
@@ -141,7 +142,7 @@ def _price(name: str, value: Any) -> float:
     return price
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Parser:
     parser = Parser(
         prog="app-trainer plan",
         description="Tell whether a job fits, on which cards and with which settings. Needs no GPU or weights.",
@@ -174,14 +175,6 @@ def _parser() -> argparse.ArgumentParser:
         help="write the job as chosen for the first card",
     )
     return parser
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse, with the exit code of a wrong request: 2 means nothing to a control plane."""
-
-    def error(self, message: str) -> NoReturn:
-        """Say what is wrong and how the command is written."""
-        self.exit(ExitCode.BAD_JOB, f"{self.prog}: {message}\n{self.format_usage()}")
 
 
 if __name__ == "__main__":

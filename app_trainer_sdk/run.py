@@ -7,12 +7,11 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
+from app_trainer_sdk.arguments import Parser
 from app_trainer_sdk.attempt.admission import run_job
 from app_trainer_sdk.changes import OPTION
 from app_trainer_sdk.console import console_from_environment
-from app_trainer_sdk.errors import ExitCode
 from app_trainer_sdk.logs import settle_logs
 from app_trainer_sdk.paths import PREFIX
 from app_trainer_sdk.preflight.facts import REQUIRE_GPU
@@ -46,9 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(code)
 
 
-def job_parser(program: str, description: str) -> argparse.ArgumentParser:
+def job_parser(program: str, description: str) -> Parser:
     """The options of every command that takes a job and works in its directory."""
-    parser = _Parser(prog=program, description=description)
+    parser = Parser(prog=program, description=description)
     job = os.environ.get(PREFIX + "JOB_FILE", "/run/trainer/job.json")
     directory = os.environ.get(PREFIX + "JOB_DIR", "/job")
     parser.add_argument("--job", type=Path, default=Path(job), help=f"job document, JSON or YAML ({job})")
@@ -81,14 +80,6 @@ def _count(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= MOST_RANKS:
         raise argparse.ArgumentTypeError(f"found {text!r}; expected a number from 1 to {MOST_RANKS}")
     return int(text)
-
-
-class _Parser(argparse.ArgumentParser):
-    """argparse, with the exit code of a wrong request: 2 means nothing to a control plane."""
-
-    def error(self, message: str) -> NoReturn:
-        """Say what is wrong and how the command is written."""
-        self.exit(ExitCode.BAD_JOB, f"{self.prog}: {message}\n{self.format_usage()}")
 
 
 if __name__ == "__main__":

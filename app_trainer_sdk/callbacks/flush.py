@@ -5,11 +5,11 @@ Nobody runs meanwhile, so nothing in an answer is obeyed. It must not know how e
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from app_trainer_sdk.arguments import Parser, job_directory
 from app_trainer_sdk.callbacks.answers import Mode
 from app_trainer_sdk.callbacks.delivery import DeliveryRecord
 from app_trainer_sdk.callbacks.http_sink import HttpSink
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Send a directory's events: 0 when none is left, 69 when some are."""
     chosen = _parser().parse_args(arguments)
     try:
-        layout = JobDirectory(chosen.directory.resolve())
+        layout = JobDirectory(job_directory(chosen.directory).resolve())
         callbacks = _callbacks(layout, chosen.job, chosen.url, chosen.mode)
         guard(callbacks.model_dump())
         waiting, heard, left = deliver_backlog(callbacks, layout, chosen.seconds, everything=True)
@@ -74,10 +74,8 @@ def _callbacks(layout: JobDirectory, job: Path | None, url: str | None, mode: Mo
     return known if mode is None else known.model_copy(update={"mode": mode})
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="app-trainer events", description="Events of a job that lie on the disk."
-    )
+def _parser() -> Parser:
+    parser = Parser(prog="app-trainer events", description="Events of a job that lie on the disk.")
     verbs = parser.add_subparsers(required=True, metavar="flush")
     flush = verbs.add_parser("flush", help="send what the receiver has not heard")
     flush.add_argument("directory", type=Path, metavar="DIR", help="the job's directory")

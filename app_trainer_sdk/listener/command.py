@@ -11,10 +11,11 @@ import time
 import tty
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NoReturn
 
+from app_trainer_sdk.arguments import Parser
 from app_trainer_sdk.callbacks.signature import secret_bytes
-from app_trainer_sdk.errors import ExitCode
+from app_trainer_sdk.claim import make_folder
+from app_trainer_sdk.errors import ExitCode, TrainerError
 from app_trainer_sdk.listener.desk import Desk, Fault
 from app_trainer_sdk.listener.outputs import Outputs
 from app_trainer_sdk.listener.server import Listener
@@ -32,6 +33,11 @@ HELP += "h never, d after 3 s; q quit"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Listen until somebody says to end."""
     chosen = _parser().parse_args(arguments)
+    try:
+        make_folder(chosen.folder, setting="FOLDER")
+    except TrainerError as error:
+        sys.stderr.write(f"listen: {error}\n")
+        return int(error.code)
     desk = Desk(
         chosen.folder, say=_say, gpus=chosen.gpus, price=chosen.price, min_interval_s=chosen.min_interval
     )
@@ -128,15 +134,17 @@ def _keys(text: str) -> list[bytes]:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        self.exit(ExitCode.BAD_JOB, f"{self.prog}: {message}\n{self.format_usage()}")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="app-trainer listen", description="A control plane on your desk.", epilog=HELP)
+def _parser() -> Parser:
+    parser = Parser(prog="app-trainer listen", description="A control plane on your desk.", epilog=HELP)
     add = parser.add_argument
-    add("folder", type=Path, nargs="?", default=Path("listener"), help="for events and uploads (listener)")
+    add(
+        "folder",
+        type=Path,
+        nargs="?",
+        metavar="FOLDER",
+        default=Path("listener"),
+        help="for events and uploads (listener)",
+    )
     add("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     add("--port", type=int, default=8321, help="port; 0 takes a free one (8321)")
     add("--store-port", type=int, default=0, help="port of the store that uploads go to (a free one)")

@@ -17,6 +17,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from app_trainer_sdk.arguments import Parser, existing_file
 from app_trainer_sdk.data_facts import cores_of_a_rank
 from app_trainer_sdk.errors import BadJob, ExitCode, Problem, TrainerError
 from app_trainer_sdk.files import read_json, write_json
@@ -52,9 +53,7 @@ class Otherwise:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the job that repeats a run: 0 when nothing that decides bits is other here, else 78."""
-    from app_trainer_sdk.plan_command import Parser
-
-    chosen = _parser(Parser).parse_args(arguments)
+    chosen = _parser().parse_args(arguments)
     try:
         manifest = load_manifest(chosen.manifest)
         job = job_again(manifest, inputs=_pairs(chosen.input), weights=_pairs(chosen.weights))
@@ -79,10 +78,13 @@ def load_manifest(path: Path) -> Manifest:
     Raises:
         BadJob: it is not there, or is none; all problems at once.
     """
+    existing_file(path, "the manifest.json of a run", "MANIFEST")
     try:
         document = read_json(path)
     except (OSError, ValueError) as error:
-        raise BadJob(f"cannot read {path}: {error}", expected="the manifest.json of a run") from None
+        raise BadJob(
+            f"cannot read {path}: {error}", expected="the manifest.json of a run", setting="MANIFEST"
+        ) from None
     try:
         return Manifest.model_validate(document)
     except ValidationError as error:
@@ -201,12 +203,12 @@ def _pairs(words: Sequence[str]) -> dict[str, str]:
     return pairs
 
 
-def _parser(kind: type[argparse.ArgumentParser]) -> argparse.ArgumentParser:
-    parser = kind(
+def _parser() -> Parser:
+    parser = Parser(
         prog="app-trainer reproduce",
         description="Write the job that makes a run again, and list what of its environment is other here.",
     )
-    parser.add_argument("manifest", type=Path, help="the run's manifest.json")
+    parser.add_argument("manifest", type=Path, metavar="MANIFEST", help="the run's manifest.json")
     parser.add_argument("--write-job", type=Path, metavar="FILE", help="write the job")
     parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
     for name in ("input", "weights"):

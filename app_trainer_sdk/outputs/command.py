@@ -5,12 +5,12 @@ It is another attempt, whose only work is the upload. It must not know how a run
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from app_trainer_sdk.arguments import Parser, job_directory
 from app_trainer_sdk.attempt.admission import answer_if_finished
 from app_trainer_sdk.claim import alone_in
 from app_trainer_sdk.console import Console
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     redact_logs()
     try:
         check_environment()
-        return int(upload_job(chosen.directory.resolve(), chosen.job, Console()))
+        return int(upload_job(job_directory(chosen.directory).resolve(), chosen.job, Console()))
     except TrainerError as error:
         sys.stderr.write(f"upload: {redact(str(error))}\n")
         return int(error.code)
@@ -101,8 +101,8 @@ def _made(layout: JobDirectory) -> dict[str, Any]:
     )  # fmt: skip
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="app-trainer upload", description="Upload what a finished job could not, and end it well."
     )
     parser.add_argument("directory", type=Path, metavar="DIR", help="the job's directory")

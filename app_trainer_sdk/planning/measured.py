@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from app_trainer_sdk.arguments import existing_file
 from app_trainer_sdk.choice import KNOBS, Candidate
 from app_trainer_sdk.contract import Trainer
 from app_trainer_sdk.errors import BadJob, Problem
@@ -211,9 +212,11 @@ def find_measured(
     path = named or (JobDirectory(directory).pilot if directory is not None else None)
     if path is None:
         return None, ""
+    if named is not None:
+        existing_file(named, "pilot.json of this job", "--pilot")
     measured, why = read_measured(path, job, trainer)
     if measured is None and named is not None:
-        wrong = Problem("--pilot", why or f"{path} is not there", "pilot.json of this job")
+        wrong = Problem("--pilot", why, "pilot.json of this job")
         raise BadJob("the pilot cannot be used:", problems=[wrong])
     return measured, why
 

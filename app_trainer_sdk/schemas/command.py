@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
+from app_trainer_sdk.arguments import Parser
 from app_trainer_sdk.describe import render
-from app_trainer_sdk.errors import ExitCode
 
 #: By document, the module and the function that know its schema.
 DOCUMENTS = {
@@ -31,16 +30,12 @@ def schema_of(name: str) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print one schema, or all of them by name."""
-    parser = argparse.ArgumentParser(
-        prog="app-trainer schema", exit_on_error=False,
+    parser = Parser(
+        prog="app-trainer schema",
         description="Print the JSON Schema of a published document, or of all by name.",
     )  # fmt: skip
     parser.add_argument("document", nargs="?", choices=DOCUMENTS)
-    try:
-        chosen = parser.parse_args(arguments)
-    except argparse.ArgumentError as error:
-        parser.exit(ExitCode.BAD_JOB, f"app-trainer schema: {error}\n")
-    name = chosen.document
+    name = parser.parse_args(arguments).document
     sys.stdout.write(render(schema_of(name) if name else {each: schema_of(each) for each in DOCUMENTS}))
     return 0
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from app_trainer_sdk.arguments import Parser, existing_folder
 from app_trainer_sdk.errors import ExitCode, TrainerError
 from app_trainer_sdk.paths import cache_directory
 from app_trainer_sdk.transfers.cache import Cache, CachedFile
@@ -20,9 +21,7 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """List, verify or prune; 0 when all is well."""
-    parser = argparse.ArgumentParser(
-        prog="app-trainer cache", description="List, verify and prune the cache of weights."
-    )
+    parser = Parser(prog="app-trainer cache", description="List, verify and prune the cache of weights.")
     parser.add_argument("what", nargs="?", choices=("list", "verify", "prune"), default="list")
     parser.add_argument("--cache-dir", type=Path, help="the cache (APP_TRAINER_CACHE_DIR)")
     parser.add_argument(
@@ -34,6 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="list: print JSON")
     chosen = parser.parse_args(arguments)
     try:
+        if chosen.cache_dir is not None:
+            existing_folder(chosen.cache_dir, "a cache of weights", "--cache-dir")
         cache = Cache(chosen.cache_dir or cache_directory())
         return {"list": _list, "verify": _verify, "prune": _prune}[chosen.what](cache, chosen)
     except TrainerError as error:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from app_trainer_sdk.arguments import Parser, existing_file, existing_folder
 from app_trainer_sdk.errors import BadJob, ExitCode, TrainerError
 from app_trainer_sdk.files import write_json
 from app_trainer_sdk.hub import list_repository
@@ -28,7 +29,7 @@ from app_trainer_sdk.transfers.tools import open_tools
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write a list of files, or verify mirrors against one; 0 when all is well."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="app-trainer mirror",
         description="Write the list of files that a job's weights take, or verify mirrors against one.",
     )
@@ -57,7 +58,8 @@ def _write(chosen: argparse.Namespace) -> int:
     repository, at, revision = chosen.source.rpartition("@")
     if Path(chosen.source).is_dir() or not at:
         revision = ""
-        files = list_folder(Path(chosen.source))
+        expected = "a folder of weights, or REPO@REVISION"
+        files = list_folder(existing_folder(Path(chosen.source), expected, "SOURCE"))
     else:
         files = _of_the_hub(repository, revision, fetch=chosen.fetch)
     document = manifest(files, chosen.base_url, revision=revision)
@@ -92,14 +94,9 @@ def _of_the_hub(repository: str, revision: str, *, fetch: bool) -> list[Listed]:
 
 
 def _check(chosen: argparse.Namespace) -> int:
-    if not Path(chosen.source).is_file():
-        found = f"{chosen.source} is {'a folder' if Path(chosen.source).is_dir() else 'not a file'}"
-        raise BadJob(
-            found,
-            expected="with --check a list of files, as mirror writes it with --base-url",
-            setting="SOURCE",
-        )
-    said = read_manifest(parse_document(Path(chosen.source)))
+    expected = "with --check a list of files, as mirror writes it with --base-url"
+    existing_file(Path(chosen.source), expected, "SOURCE")
+    said = read_manifest(parse_document(Path(chosen.source), "SOURCE"))
     wrong = 0
     with open_tools() as tools:
         for each in check_mirrors(said, tools, digests=not chosen.quick):

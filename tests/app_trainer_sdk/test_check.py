@@ -59,7 +59,6 @@ def test_settings_are_json_or_words(capsys):
         ([TOY, "--set", "lernrate=1"], "/hyperparameters/lernrate"),
         ([TOY, "--only", "contrakt"], "did you mean 'contract'?"),
         ([], "expected a trainer's name"),
-        (["--no-such-option"], "--no-such-option"),
     ],
 )
 def test_what_cannot_be_checked_ends_with_64(arguments, told, capsys):

@@ -66,7 +66,7 @@ def test_train_is_run(tmp_path, capsys):
     codes = {verb: main([verb, "--job", str(tmp_path / "none.json")]) for verb in ("run", "train")}
 
     assert codes == {"run": 64, "train": 64}
-    assert capsys.readouterr().err.count("no job file at") == 2
+    assert capsys.readouterr().err.count("nothing at") == 2
 
 
 def test_only_the_module_of_the_subcommand_is_imported():

@@ -251,7 +251,7 @@ def test_wrong_arguments_end_with_64(arguments: list[str], capsys: pytest.Captur
         main(arguments)
 
     assert caught.value.code == 64
-    assert capsys.readouterr().err.startswith("describe: ")
+    assert capsys.readouterr().err.startswith("app-trainer describe: ")
 
 
 def test_the_schema_is_printed(capsys: pytest.CaptureFixture[str]):

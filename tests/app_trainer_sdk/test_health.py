@@ -94,6 +94,9 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     monkeypatch.setenv("APP_TRAINER_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("APP_TRAINER_JOB_DIR", str(tmp_path / "dir"))
 
+    assert main(["health"]) == 64
+    assert "nothing at" in capsys.readouterr().err
+    (tmp_path / "dir").mkdir()
     assert main(["health"]) == 70
     assert "no attempt has begun" in capsys.readouterr().out
     supervise(tmp_path, "leave(0, 'succeeded', outputs=[], timings={})")

@@ -67,13 +67,13 @@ def test_a_missing_file_is_told_with_its_path(tmp_path: Path):
     """The path and the option to change stand in the message."""
     message = refusal(tmp_path / "jb.json")
 
-    assert f"no job file at {tmp_path}/jb.json; expected a JSON or YAML file; change --job" == message
+    assert f"nothing at {tmp_path}/jb.json; expected a JSON or YAML file; change --job" == message
 
 
 def test_a_folder_or_bytes_that_are_no_text_cannot_be_read(tmp_path: Path):
     """A folder, and a file that is not UTF-8, are refused with the reason."""
-    assert "Is a directory" in refusal(tmp_path)
-    assert "expected readable UTF-8" in refusal(written(tmp_path, b'{"trainer": "\xff"}'))
+    assert "a folder at" in refusal(tmp_path)
+    assert "is not UTF-8: invalid start byte at byte 13; expected" in refusal(written(tmp_path, b'{"trainer": "\xff"}'))
 
 
 @pytest.mark.parametrize(("name", "text"), [("a.json", json.dumps(MINIMAL)), ("a.yaml", "trainer: reader")])

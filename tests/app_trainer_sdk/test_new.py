@@ -79,7 +79,10 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path, capsys):
 
 def test_a_missing_name_ends_with_64(capsys):
     """argparse's own code never leaves."""
-    assert main([]) == 64
+    with pytest.raises(SystemExit) as ending:
+        main([])
+
+    assert ending.value.code == 64
     assert "NAME" in capsys.readouterr().err
 
 

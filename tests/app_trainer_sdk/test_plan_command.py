@@ -152,7 +152,7 @@ def test_a_card_without_the_arithmetic_asked_for_is_told_among_the_others(job, c
             ["--price", "L4=0.8", "--gpu", "H200"],
             "--price: found L4; expected one of",
         ),
-        (["--prices", "nowhere.json"], "cannot read nowhere.json"),
+        (["--prices", "nowhere.json"], "nothing at nowhere.json"),
     ],
     ids=["card", "price", "price of a card", "other card", "prices"],
 )

@@ -302,7 +302,7 @@ def test_a_missing_job_file(tmp_path: Path):
     told = io.StringIO()
 
     assert run_job(tmp_path / "none.json", tmp_path / "dir", console=Console(told)) is ExitCode.BAD_JOB
-    assert f"no job file at {tmp_path}/none.json" in told.getvalue()
+    assert f"nothing at {tmp_path}/none.json" in told.getvalue()
 
 
 def test_a_wrong_option_is_a_bad_job(capsys: pytest.CaptureFixture[str]):

@@ -91,7 +91,7 @@ def test_wrong_requests(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     assert "change --base-url" in capsys.readouterr().err
     assert main([str(folder), "--check"]) == 64
     told = capsys.readouterr().err
-    assert "is a folder; expected with --check a list of files" in told
+    assert "; expected with --check a list of files" in told
     assert "change SOURCE" in told
     (tmp_path / "empty").mkdir()
     assert main([str(tmp_path / "empty"), "--base-url", "https://a"]) == 66

@@ -1,0 +1,147 @@
+"""What every command says to a wrong request, and to a path that is not what was meant."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from app_trainer_sdk.arguments import existing, existing_file, existing_folder
+from app_trainer_sdk.cli import VERBS, main
+from app_trainer_sdk.errors import BadJob
+
+JOB = {"trainer": "text", "model": "smollm2-135m-instruct", "inputs": {"dataset": "rows.jsonl"}}
+
+#: What each command is given a path for, by the argument its message must name.
+WANT_A_FOLDER = {
+    "upload": ("DIR", ["upload", "PATH"]),
+    "events": ("DIR", ["events", "flush", "PATH"]),
+    "health": ("DIR", ["health", "PATH"]),
+    "checkpoints": ("DIR", ["checkpoints", "PATH"]),
+    "cache": ("--cache-dir", ["cache", "verify", "--cache-dir", "PATH"]),
+    "mirror": ("SOURCE", ["mirror", "PATH", "--base-url", "https://host/weights"]),
+}
+WANT_A_FILE = {
+    "run": ("--job", ["run", "--job", "PATH", "--job-dir", "out"]),
+    "pilot": ("--job", ["pilot", "--job", "PATH", "--job-dir", "out"]),
+    "preflight": ("--job", ["preflight", "--job", "PATH", "--job-dir", "out"]),
+    "plan": ("--job", ["plan", "--job", "PATH"]),
+    "plan, prices": ("--prices", ["plan", "--job", "job.json", "--gpu", "L4", "--prices", "PATH"]),
+    "plan, pilot": ("--pilot", ["plan", "--job", "job.json", "--gpu", "L4", "--pilot", "PATH"]),
+    "reproduce": ("MANIFEST", ["reproduce", "PATH"]),
+    "mirror, check": ("SOURCE", ["mirror", "PATH", "--check"]),
+}
+MAKE_A_FOLDER = {
+    "run": ("--job-dir", ["run", "--job", "job.json", "--job-dir", "PATH"]),
+    "pilot": ("--job-dir", ["pilot", "--job", "job.json", "--job-dir", "PATH"]),
+    "listen": ("FOLDER", ["listen", "PATH", "--port", "0"]),
+    "check": ("--keep", ["check", "text", "--input", "dataset=rows.jsonl", "--keep", "PATH"]),
+}
+#: Commands that are given a name or a number, and no path that must be there.
+NO_PATH = {"new", "describe", "floors", "schema"}
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a job, and nothing that a command could find elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("APP_TRAINER_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "job.json").write_text(json.dumps(JOB))
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
+    return tmp_path
+
+
+def answer(arguments: list[str], path: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    code = main([path if each == "PATH" else each for each in arguments])
+    told = capsys.readouterr()
+    return code, told.err + told.out
+
+
+@pytest.mark.parametrize(("setting", "arguments"), [*WANT_A_FOLDER.values(), *WANT_A_FILE.values()])
+def test_a_path_that_is_not_there(
+    here: Path, capsys: pytest.CaptureFixture[str], setting: str, arguments: list[str]
+):
+    """64 from every command, with what was found, what was expected, and which argument; nothing is made."""
+    code, told = answer(arguments, "absent", capsys)
+
+    assert code == 64
+    assert "nothing at absent; expected " in told
+    assert f"; change {setting}" in told
+    assert not (here / "out").exists()
+
+
+@pytest.mark.parametrize(("setting", "arguments"), WANT_A_FOLDER.values())
+def test_a_file_for_a_folder(
+    here: Path, capsys: pytest.CaptureFixture[str], setting: str, arguments: list[str]
+):
+    """The same answer."""
+    code, told = answer(arguments, "job.json", capsys)
+
+    assert code == 64
+    assert "a file at job.json; expected " in told
+    assert f"; change {setting}" in told
+
+
+@pytest.mark.parametrize(("setting", "arguments"), WANT_A_FILE.values())
+def test_a_folder_for_a_file(
+    here: Path, capsys: pytest.CaptureFixture[str], setting: str, arguments: list[str]
+):
+    """The same answer."""
+    (here / "folder").mkdir()
+    code, told = answer(arguments, "folder", capsys)
+
+    assert code == 64
+    assert "a folder at folder; expected " in told
+    assert f"; change {setting}" in told
+
+
+@pytest.mark.parametrize(("setting", "arguments"), MAKE_A_FOLDER.values())
+def test_a_file_where_a_folder_is_made(
+    here: Path, capsys: pytest.CaptureFixture[str], setting: str, arguments: list[str]
+):
+    """A command that makes its folder does not write into a file's place."""
+    before = (here / "rows.jsonl").read_text()
+    code, told = answer(arguments, "rows.jsonl", capsys)
+
+    assert code == 64
+    assert "a file at " in told
+    assert f"; change {setting}" in told
+    assert (here / "rows.jsonl").read_text() == before
+
+
+def test_an_input_of_a_check_that_is_not_there(here: Path, capsys: pytest.CaptureFixture[str]):
+    """The caller's mistake, and no broken promise."""
+    code, told = answer(["check", "text", "--input", "dataset=PATH", "--only", "contract"], "", capsys)
+
+    assert code == 64
+    assert "nothing at " in told
+    assert "change --input dataset=PATH" in told
+
+
+def test_every_command_is_here():
+    """A new one says what it does with a path."""
+    told = {each.partition(",")[0] for each in (*WANT_A_FOLDER, *WANT_A_FILE, *MAKE_A_FOLDER)}
+
+    assert set(VERBS) == told | NO_PATH
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_an_option_that_does_not_exist(verb: str, capsys: pytest.CaptureFixture[str]):
+    """64 from the module too, not only through the console script: argparse's own 2 means nothing."""
+    module = __import__(f"app_trainer_sdk.{VERBS[verb][0]}", fromlist=["main"])
+    with pytest.raises(SystemExit) as ending:
+        module.main([*(["flush"] if verb == "events" else []), "--no-such-option"])
+
+    assert ending.value.code == 64
+    assert f"app-trainer {verb}" in capsys.readouterr().err
+
+
+def test_a_link_to_nothing(tmp_path: Path):
+    """Is told as one: the link is there, and what it means is not."""
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "gone")
+
+    for check in (existing, existing_file, existing_folder):
+        with pytest.raises(BadJob, match=r"a link to nothing at .*; expected a thing; change DIR"):
+            check(link, "a thing", "DIR")
