@@ -73,7 +73,9 @@ def test_a_missing_file_is_told_with_its_path(tmp_path: Path):
 def test_a_folder_or_bytes_that_are_no_text_cannot_be_read(tmp_path: Path):
     """A folder, and a file that is not UTF-8, are refused with the reason."""
     assert "a folder at" in refusal(tmp_path)
-    assert "is not UTF-8: invalid start byte at byte 13; expected" in refusal(written(tmp_path, b'{"trainer": "\xff"}'))
+    told = refusal(written(tmp_path, b'{"trainer": "\xff"}'))
+
+    assert "is not UTF-8: invalid start byte at byte 13; expected" in told
 
 
 @pytest.mark.parametrize(("name", "text"), [("a.json", json.dumps(MINIMAL)), ("a.yaml", "trainer: reader")])
