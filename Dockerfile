@@ -39,7 +39,9 @@ ARG BASE_DIGEST=""
 ARG VERSION=""
 # 1 where processors must never train in place of a GPU that is not there; an image for the CPU says 0.
 ARG REQUIRE_GPU=1
+# pydantic would read every package there is for plugins, at each start.
 ENV APP_TRAINER_JOB_DIR=/job APP_TRAINER_CACHE_DIR=/cache HOME=/cache/home PYTHONUNBUFFERED=1 \
+    PYDANTIC_DISABLE_PLUGINS=__all__ \
     APP_TRAINER_REVISION=$REVISION APP_TRAINER_REQUIRE_GPU=$REQUIRE_GPU \
     NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 LABEL org.opencontainers.image.title="trainer-$TRAINER" \

@@ -78,6 +78,8 @@ def _check_methods(cls: type, base: type) -> Iterator[str]:
 
 
 def _check_signature(name: str, written: Callable[..., Any], expected: Callable[..., Any]) -> Iterator[str]:
+    if _same_code_parameters(written, expected):
+        return
     mine = [(each.name, each.kind) for each in inspect.signature(written).parameters.values()]
     theirs = [(each.name, each.kind) for each in inspect.signature(expected).parameters.values()]
     if mine != theirs:
@@ -85,6 +87,20 @@ def _check_signature(name: str, written: Callable[..., Any], expected: Callable[
             f"{name}{_parameters(written)} has other parameters than the contract: "
             f"write def {name}{_parameters(expected)}"
         )
+
+
+def _same_code_parameters(written: Any, expected: Any) -> bool:
+    """Whether parameters are the same as the compiler sees them: ``inspect`` is slow and every start asks."""
+    mine, theirs = (_code_parameters(each) for each in (written, expected))
+    return mine == theirs and not hasattr(written, "__wrapped__") and not hasattr(written, "__signature__")
+
+
+def _code_parameters(function: Any) -> tuple[Any, ...]:
+    code = function.__code__
+    counts = (code.co_posonlyargcount, code.co_argcount, code.co_kwonlyargcount)
+    starred = code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
+    names = code.co_argcount + code.co_kwonlyargcount + starred.bit_count()
+    return (*counts, starred, code.co_varnames[:names])
 
 
 def _parameters(function: Callable[..., Any]) -> str:

@@ -59,25 +59,33 @@ class RealDisk:
         source.rename(target)
 
 
-def write_atomic(path: Path, data: bytes) -> None:
-    """Write beside, fsync, rename, fsync the directory: readers see the old file or the new one."""
+def write_atomic(path: Path, data: bytes, *, lasting: bool = True) -> None:
+    """Write beside, fsync, rename, fsync the directory: readers see the old file or the new one.
+
+    Args:
+        path: the file.
+        data: all of it.
+        lasting: whether it must outlive a power cut; what each start writes anew need not wait for the disk.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with beside.open("wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            if lasting:
+                os.fsync(file.fileno())
         beside.replace(path)
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
-    sync_directory(path.parent)
+    if lasting:
+        sync_directory(path.parent)
 
 
-def write_json(path: Path, document: Any) -> None:
-    """Write strict, indented JSON atomically; non-finite numbers become null."""
-    write_atomic(path, json_bytes(document))
+def write_json(path: Path, document: Any, *, lasting: bool = True) -> None:
+    """Write strict, indented JSON atomically, as :func:`write_atomic`; non-finite numbers become null."""
+    write_atomic(path, json_bytes(document), lasting=lasting)
 
 
 def json_bytes(document: Any) -> bytes:

@@ -13,7 +13,6 @@ from urllib.parse import unquote, urlsplit
 from app_trainer_sdk.errors import BadJob, InputMissing
 from app_trainer_sdk.files import remove_tree, sha256_file
 from app_trainer_sdk.job import FileReference, Job
-from app_trainer_sdk.transfers.archives import Limits, unpack
 from app_trainer_sdk.transfers.download import Check, Destination
 from app_trainer_sdk.transfers.progress import NO_LISTENER, ProgressListener
 from app_trainer_sdk.transfers.sets import fetch_files
@@ -66,6 +65,8 @@ def fetch(
         return path
     if path.is_dir():
         raise BadJob(f"{path} is a folder", expected=f"a {reference.kind} archive", setting=setting)
+    from app_trainer_sdk.transfers.archives import Limits, unpack  # and every kind of compression with it
+
     limits = Limits() if reference.limits is None else Limits(**reference.limits.model_dump())
     return unpack(path, directory, kind=reference.kind, limits=limits, check=check, setting=setting)
 

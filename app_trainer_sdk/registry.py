@@ -10,9 +10,9 @@ import importlib
 import inspect
 import sys
 from collections.abc import Sequence
-from importlib.metadata import EntryPoint, entry_points
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from app_trainer_sdk.contract import Trainer
 from app_trainer_sdk.errors import (
@@ -23,6 +23,9 @@ from app_trainer_sdk.errors import (
     TrainerError,
     did_you_mean,
 )
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP = "app_trainer_sdk.trainers"
 
@@ -62,7 +65,11 @@ def all_trainers(*, entries: Sequence[EntryPoint] | None = None) -> dict[str, ty
     return {name: _load(installed[name]) for name in sorted(installed)}
 
 
+@cache
 def _installed() -> Sequence[EntryPoint]:
+    """Every distribution's entry points are read for it, once in a process."""
+    from importlib.metadata import entry_points
+
     return tuple(entry_points(group=GROUP))
 
 

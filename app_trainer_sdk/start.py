@@ -49,7 +49,7 @@ class Start:
     def save(self) -> Path:
         """Write it where the ranks of this attempt look."""
         path = self.layout.attempt(self.attempt) / START
-        write_json(path, asdict(self))
+        write_json(path, asdict(self), lasting=False)
         return path
 
     @classmethod

@@ -48,7 +48,7 @@ def look_at_machine(desk: Desk, *, ranks: int) -> None:
     """Refuse a machine that cannot do the job before anything is fetched; settle where libraries write."""
     desk.narrator.phase = "preflight"
     report, variables = preflight.look(desk.job, desk.layout.root, ranks=ranks)
-    write_json(desk.folder / preflight.FILE, report.document())
+    write_json(desk.folder / preflight.FILE, report.document(), lasting=False)
     desk.console.lines(report.doubts())
     if (error := report.error()) is not None:
         raise error

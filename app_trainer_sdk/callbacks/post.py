@@ -8,12 +8,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
 from app_trainer_sdk.callbacks.credentials import Credentials
 from app_trainer_sdk.callbacks.signature import signature_headers
+from app_trainer_sdk.transfers.pauses import retry_after
 
 if TYPE_CHECKING:
     import urllib3
@@ -72,7 +71,7 @@ class Postman:
                 preload_content=False,
             )  # fmt: skip
             body = _beginning(answer)
-            return Answer(answer.status, body, seconds_to_wait(answer.headers.get("Retry-After")))
+            return Answer(answer.status, body, retry_after(answer.headers.get("Retry-After")))
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
             self.close()  # the next try begins anew, with certificates as they are then
             return Answer(0, error=type(error).__name__)
@@ -90,20 +89,6 @@ class Postman:
             **({"Authorization": f"Bearer {token}"} if token else {}),
             **signature_headers(self._credentials.keys, identity, body, seconds=int(self._wall())),
         }  # fmt: skip
-
-
-def seconds_to_wait(header: str | None, *, now: datetime | None = None) -> float | None:
-    """``Retry-After`` as seconds from now: a number or a date; None without one or for nonsense."""
-    if not header:
-        return None
-    if header.strip().isdecimal():
-        return float(header.strip())
-    try:
-        date = parsedate_to_datetime(header)
-    except ValueError:
-        return None
-    date = date if date.tzinfo else date.replace(tzinfo=UTC)
-    return max(0.0, (date - (now or datetime.now(UTC))).total_seconds())
 
 
 def _beginning(answer: urllib3.BaseHTTPResponse) -> bytes:

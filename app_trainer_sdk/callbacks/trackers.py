@@ -18,14 +18,16 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from app_trainer_sdk.errors import BadJob, did_you_mean
 from app_trainer_sdk.events import ENDING_TYPES, EVENTS, Event
 from app_trainer_sdk.paths import PREFIX, JobDirectory
 from app_trainer_sdk.redaction import without_secret_variables
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 LOG = logging.getLogger(__name__)
 
@@ -109,7 +111,7 @@ def check_tracker(name: str, *, entries: Sequence[EntryPoint] | None = None) -> 
     Raises:
         BadJob: there is none of that name.
     """
-    known = [each.name for each in (entry_points(group=GROUP) if entries is None else entries)]
+    known = [each.name for each in (_installed() if entries is None else entries)]
     module, colon, _ = name.partition(":")
     if name in known or (colon and importlib.util.find_spec(module.partition(".")[0]) is not None):
         return
@@ -119,9 +121,15 @@ def check_tracker(name: str, *, entries: Sequence[EntryPoint] | None = None) -> 
     )  # fmt: skip
 
 
+def _installed() -> Sequence[EntryPoint]:
+    from importlib.metadata import entry_points  # reads every distribution: only where a tracker is asked for
+
+    return tuple(entry_points(group=GROUP))
+
+
 def load_tracker(name: str) -> Callable[[], Tracker]:
     """The class of a tracker that was checked."""
-    for entry in entry_points(group=GROUP):
+    for entry in _installed():
         if entry.name == name:
             return cast(Callable[[], Tracker], entry.load())
     module, _, attribute = name.partition(":")

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Protocol, TypeVar, final
 
 SHORTEST_SECONDS, LONGEST_SECONDS = 0.5, 30.0
@@ -55,6 +54,8 @@ def retry_after(value: str | None, *, now: datetime | None = None) -> float | No
     text = value.strip()
     if text.isascii() and text.isdecimal():
         return float(text[:12])
+    from email.utils import parsedate_to_datetime  # 5 ms of a start, and hardly anybody answers with a date
+
     try:
         at = parsedate_to_datetime(text)
     except (TypeError, ValueError):

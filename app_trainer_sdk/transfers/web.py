@@ -1,7 +1,7 @@
 """Owns connections: one pool, its certificates, proxies and redirects. Nobody else in transfers knows urllib3.
 
 The library's own retries and redirects are off: they would send signed headers again and to strangers, and
-log the URL. It is loaded with the first connection: most of a start needs none. Proxies come from the
+log the URL. It and TLS are loaded with the first connection: most of a start needs none. Proxies come from the
 environment, as everywhere. This file must not know files or parts.
 """
 
@@ -10,9 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import ssl
 import threading
-import urllib.request
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, final
 from urllib.parse import unquote, urljoin, urlsplit
@@ -25,6 +23,8 @@ from app_trainer_sdk.transfers.addresses import Guard, HostRefused, origin
 from app_trainer_sdk.transfers.faults import Fault, Unusable
 
 if TYPE_CHECKING:
+    import ssl
+
     import urllib3
 
     Answer = urllib3.BaseHTTPResponse
@@ -56,7 +56,6 @@ class Web:
         self._connections = connections
         self._timeouts = {"connect": connect_seconds, "read": silence_seconds}
         self._ca_file = ca_file or os.environ.get(CA_FILE) or None
-        self._proxies = urllib.request.getproxies()
         self._managers: dict[tuple[str | None, bool], urllib3.PoolManager] = {}
         self._lock = threading.Lock()
         logging.getLogger("urllib3.connectionpool").addFilter(_without_queries)
@@ -79,6 +78,8 @@ class Web:
             Fault: no answer, too many redirects, or the connection broke while the answer was read.
             BadJob: an address that must not be spoken to.
         """
+        import ssl
+
         import urllib3
 
         answer: Answer | None = None
@@ -115,9 +116,11 @@ class Web:
         raise Unusable(f"{shown_url(asked)}: more than {MOST_REDIRECTS} redirects")
 
     def _manager(self, url: str) -> urllib3.PoolManager:
-        parts = urlsplit(url)
-        proxy = self._proxies.get(parts.scheme) or self._proxies.get("all")
-        if proxy and urllib.request.proxy_bypass(parts.hostname or ""):
+        from urllib.request import getproxies, proxy_bypass
+
+        parts, proxies = urlsplit(url), getproxies()
+        proxy = proxies.get(parts.scheme) or proxies.get("all")
+        if proxy and proxy_bypass(parts.hostname or ""):
             proxy = None
         secure = "https" in (parts.scheme, urlsplit(proxy or "").scheme)
         with self._lock:
@@ -150,6 +153,8 @@ class Web:
 
 def trust(ca_file: str | None) -> ssl.SSLContext:
     """Certificates to trust: those of ``ca_file`` alone, else the machine's (``SSL_CERT_FILE`` moves them)."""
+    import ssl
+
     try:
         context = ssl.create_default_context(cafile=ca_file)
     except OSError as error:
@@ -232,6 +237,8 @@ def _guarded_pools(guard: Guard) -> dict[str, Any]:
 
 
 def _reason(error: Exception) -> str:
+    import ssl
+
     import urllib3
 
     if isinstance(error, urllib3.exceptions.ReadTimeoutError | TimeoutError):

@@ -69,6 +69,16 @@ def test_train_is_run(tmp_path, capsys):
     assert capsys.readouterr().err.count("nothing at") == 2
 
 
+def test_a_run_begins_without_what_only_some_runs_need():
+    """TLS, archives, YAML, mail and the list of installed packages are loaded by whoever needs them."""
+    rare = ("ssl", "urllib3", "http.client", "email", "zipfile", "tarfile", "yaml", "importlib.metadata")
+    program = f"import app_trainer_sdk.run, sys; print([each for each in {rare!r} if each in sys.modules])"
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "[]\n"
+
+
 def test_only_the_module_of_the_subcommand_is_imported():
     """Describe through the script imports neither torch nor the other subcommands."""
     program = (

@@ -9,7 +9,6 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from standardwebhooks import Webhook
 from app_trainer_sdk.callbacks.credentials import Credentials
 from app_trainer_sdk.callbacks.delivery import DeliveryRecord
 from app_trainer_sdk.callbacks.http_sink import HttpSink
-from app_trainer_sdk.callbacks.post import seconds_to_wait
 from app_trainer_sdk.callbacks.sinks import ManySinks, NoSink, RecordingSink
 from app_trainer_sdk.events import Event, EventLog, encode_event
 from app_trainer_sdk.paths import JobDirectory
@@ -512,15 +510,3 @@ def statuses(server: Any) -> list[int]:
     """500 while it was down: of tries of one event only the last counts."""
     bodies = [request.body for request in server.received]
     return [500 if body in bodies[place + 1 :] else 200 for place, body in enumerate(bodies)]
-
-
-@pytest.mark.parametrize(
-    ("header", "seconds"),
-    [
-        ("7", 7.0), (" 120 ", 120.0), ("Mon, 30 Nov 2026 10:00:30 GMT", 30.0),
-        ("Mon, 30 Nov 2026 09:00:00 GMT", 0.0), ("soon", None), ("", None), (None, None), ("-1", None),
-    ],
-)  # fmt: skip
-def test_retry_after_in_both_forms(header: str | None, seconds: float | None):
-    """Seconds or a date; nonsense is nothing."""
-    assert seconds_to_wait(header, now=datetime(2026, 11, 30, 10, tzinfo=UTC)) == seconds

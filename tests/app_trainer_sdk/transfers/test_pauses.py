@@ -16,7 +16,7 @@ NOW = datetime(2026, 11, 30, 12, 0, 0, tzinfo=UTC)
 @pytest.mark.parametrize(
     ("value", "seconds"),
     [
-        (None, None), ("7", 7.0), (" 0 ", 0.0), ("soon", None), ("-1", None), ("\u0663", None),
+        (None, None), ("", None), ("7", 7.0), (" 0 ", 0.0), ("soon", None), ("-1", None), ("\u0663", None),
         ("9" * 40, 999999999999.0),
         ("Mon, 30 Nov 2026 12:00:30 GMT", 30.0), ("Mon, 30 Nov 2026 11:00:00 GMT", 0.0),
     ],
