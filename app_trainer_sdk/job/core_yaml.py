@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from app_trainer_sdk.job import unique_keys
+from app_trainer_sdk.job.syntax import unique_keys
 
 _NUMBER_STARTS = list("-+.0123456789")
 

@@ -1,0 +1,70 @@
+"""Owns the syntax of a job file: JSON or YAML, strictly, with errors by line and column.
+
+It must not know what a job says.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from app_trainer_sdk.arguments import existing_file
+from app_trainer_sdk.errors import BadJob
+
+
+def parse_document(path: Path, setting: str = "--job") -> Any:
+    """Parse a JSON or YAML file; a syntax error is told with its line and column.
+
+    Raises:
+        BadJob: it is missing, unreadable, or neither; ``setting`` is the argument that named it.
+    """
+    existing_file(path, "a JSON or YAML file", setting)
+    try:
+        text = path.read_text(encoding="utf-8-sig")  # some editors begin a file with a byte-order mark
+    except UnicodeDecodeError as error:
+        found = f"{path} is not UTF-8: {error.reason} at byte {error.start:,}"
+        raise BadJob(found, expected="a text file in UTF-8", setting=setting) from None
+    except OSError as error:
+        found = f"cannot read {path}: {error.strerror}"
+        raise BadJob(found, expected="a file that can be read", setting=setting) from None
+    if path.suffix.lower() in (".yaml", ".yml"):
+        return _parse_yaml(path, text)
+    try:
+        return json.loads(text, object_pairs_hook=unique_keys, parse_constant=refuse_constant)
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise BadJob(f"{path} is not JSON: {error.msg} at {place}", expected="valid JSON") from None
+    except (ValueError, RecursionError) as error:
+        raise BadJob(f"{path} is not a job: {error}", expected="valid JSON") from None
+
+
+def _parse_yaml(path: Path, text: str) -> Any:
+    import yaml  # 30 ms that a JSON job need not pay
+
+    from app_trainer_sdk.job.core_yaml import load_yaml
+
+    try:
+        return load_yaml(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        words = ", ".join(filter(None, (error.context, error.problem)))
+        raise BadJob(f"{path} is not YAML: {words}{place}", expected="valid YAML") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise BadJob(f"{path} is not a job: {error}", expected="valid YAML") from None
+
+
+def unique_keys(pairs: Sequence[tuple[Any, Any]]) -> dict[Any, Any]:
+    """An object from its pairs; a key that stands twice is a ``ValueError``, since one would be lost."""
+    document = dict(pairs)
+    if len(document) != len(pairs):
+        twice = next(key for key, _ in pairs if [each for each, _ in pairs].count(key) > 1)
+        raise ValueError(f"the key {twice!r} stands twice")
+    return document
+
+
+def refuse_constant(word: str) -> None:
+    """NaN and Infinity are words of Python's parser, not of JSON."""
+    raise ValueError(f"{word} is not a JSON number")
