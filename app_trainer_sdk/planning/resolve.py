@@ -75,11 +75,10 @@ def resolve_plan(
     per_epoch = _windows(data, total, groups)
     length = _duration(settings, per_epoch)
     updates = _number(length["updates"])
-    knobs = batch | length | _cadence(settings, updates) | _reading(settings, data, device, replicas)
-    knobs |= _machine(settings, device)
-    knobs["torch_compile"] = _choose(settings, "torch_compile", *choose_compile(compile_times, updates))
-    knobs["optim_8bit"] = _eight_bit(settings, device, trained_parameters(method, parameters))
-    knobs |= {name: knob for name, knob in chosen.items() if name not in BATCH}
+    own = _cadence(settings, updates) | _reading(settings, data, device, replicas)
+    own |= _machine(settings, device, updates, trained_parameters(method, parameters), compile_times)
+    decided = {name: knob for name, knob in chosen.items() if name not in BATCH}
+    knobs = batch | length | own | decided
     _refuse_impossible_state(knobs["optim_8bit"], device)
     knobs |= _said(settings, asked or {}, knobs)
     threads, why_threads = cores_of_a_rank(device.cores, device.cores_why, replicas)
@@ -164,11 +163,17 @@ def _reading(
     return {name: _choose(settings, name, *choice) for name, choice in choices.items()}
 
 
-def _machine(settings: Hyperparameters, device: DeviceFacts) -> dict[str, Effective]:
+def _machine(
+    settings: Hyperparameters, device: DeviceFacts, updates: int, trained: int | None,
+    compile_times: CompileTimes | None,
+) -> dict[str, Effective]:  # fmt: skip
+    """What depends on the device: precision, and what trades memory or start-up for speed."""
     whole = (False, "recomputing costs time; ask for it when memory is short")
     return {
         "mixed_precision": _precision(settings, device),
         "gradient_checkpointing": _choose(settings, "gradient_checkpointing", *whole),
+        "torch_compile": _choose(settings, "torch_compile", *choose_compile(compile_times, updates)),
+        "optim_8bit": _eight_bit(settings, device, trained),
     }
 
 
