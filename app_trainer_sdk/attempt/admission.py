@@ -22,6 +22,7 @@ from app_trainer_sdk.files import read_json
 from app_trainer_sdk.job import Job, check_job, load_job
 from app_trainer_sdk.nodes import help_out, place_from_environment
 from app_trainer_sdk.outcome import status_of
+from app_trainer_sdk.outputs.made import only_unsent
 from app_trainer_sdk.paths import PREFIX, JobDirectory, number_from_environment
 from app_trainer_sdk.planning.fit import Foresight, cards_to_plan_for
 from app_trainer_sdk.redaction import guard
@@ -83,6 +84,9 @@ def _go_on(
         return code
     if (ended := read_terminal(layout.attempt(layout.next_attempt()))) is not None:
         return _ended_before(ended, job, layout, console)
+    if (made := only_unsent(layout, job)) is not None:
+        console.lines([f"{job.identifier()} is trained and its artifacts are whole: they only have to be sent"])
+        return Supervisor(job, layout, console, made=made).run()
     return Supervisor(
         job, layout, console, ranks=ranks, nodes=nodes, allow_changes=allow_changes, foresight=foresight
     ).run()

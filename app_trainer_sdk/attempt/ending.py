@@ -151,7 +151,7 @@ def _last_words(result: Mapping[str, Any], layout: JobDirectory) -> list[str]:
         lines.append(f"error: {failure['message']}")
         lines += [f"  {line}" for line in str(failure.get("traceback", "")).splitlines()[-LOG_TAIL_LINES:]]
     if result["exit_code"] == ExitCode.UPLOAD_FAILED:
-        lines.append(f"the artifacts are kept; later: app-trainer upload {layout.root}")
+        lines.append(f"the artifacts are kept; run it again to send them, or: app-trainer upload {layout.root}")
     if result["status"] == "interrupted" and result["exit_code"] != ExitCode.FENCED:
         lines.append("run the same command again to go on from the last checkpoint")
     seconds = sum((result.get("timings") or {}).values())

@@ -6,9 +6,8 @@ It is another attempt, whose only work is the upload. It must not know how a run
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from app_trainer_sdk.arguments import Parser, job_directory
 from app_trainer_sdk.attempt.admission import answer_if_finished
@@ -16,15 +15,12 @@ from app_trainer_sdk.claim import alone_in
 from app_trainer_sdk.console import Console
 from app_trainer_sdk.environment import check_environment
 from app_trainer_sdk.errors import BadJob, ExitCode, TrainerError
-from app_trainer_sdk.files import read_json, sha256_tree
+from app_trainer_sdk.files import read_json
 from app_trainer_sdk.job import Job, load_job, read_job
-from app_trainer_sdk.outputs.handover import HEAD
+from app_trainer_sdk.outputs.made import made_before
 from app_trainer_sdk.paths import JobDirectory
 from app_trainer_sdk.redaction import QUERY_DIGEST, guard, redact, redact_logs
 from app_trainer_sdk.supervisor import Supervisor
-
-#: Of an earlier result, what the next one says for itself.
-OWN = (*HEAD, "schema", "job_id", "attempt", "sdk", "stop", "stored")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -54,8 +50,7 @@ def upload_job(directory: Path, job_file: Path | None, console: Console) -> Exit
     with alone_in(layout.root):
         if (code := answer_if_finished(job, layout, console)) is not None:
             return code
-        made = _made(layout)
-        return Supervisor(job, layout, console, made=made).run()
+        return Supervisor(job, layout, console, made=made_before(layout)).run()
 
 
 def _job(layout: JobDirectory, job_file: Path | None) -> Job:
@@ -76,29 +71,6 @@ def _job(layout: JobDirectory, job_file: Path | None) -> Job:
             setting="--job",
         )  # fmt: skip
     return job
-
-
-def _made(layout: JobDirectory) -> dict[str, Any]:
-    """What the last attempt that made artifacts said of itself; they must still be what it said."""
-    numbers = sorted((int(each.name) for each in (layout.root / "attempts").glob("[0-9]*")), reverse=True)
-    folders = [layout.attempt(number) for number in numbers]
-    results = [layout.result, *(folder / layout.result.name for folder in folders)]
-    # Who was killed while uploading has told no result; the rank's own word of what it made is there.
-    for path in (*results, *(folder / "outcome-0.json" for folder in folders)):
-        result: Mapping[str, Any] = read_json(path) if path.is_file() else {}
-        if not result.get("outputs"):
-            continue
-        for output in result["outputs"]:
-            if sha256_tree(layout.root / output["path"])[0] != output["sha256"]:
-                raise BadJob(
-                    f"{output['path']} is not what {path.relative_to(layout.root)} says",
-                    expected=f"the sha256 {output['sha256']}", setting="app-trainer run, to make it again",
-                )  # fmt: skip
-        return {name: value for name, value in result.items() if name not in OWN}
-    raise BadJob(
-        f"nothing to upload in {layout.root}", expected="artifacts of a job that was trained",
-        setting="app-trainer run, to finish it",
-    )  # fmt: skip
 
 
 def _parser() -> Parser:

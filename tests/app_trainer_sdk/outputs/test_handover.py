@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ from outputs_ranks import DONE, MAKES
 from process_helpers import TOY, Told, signal_when, supervise, wait_for
 from receivers import Receiver
 
+from app_trainer_sdk.attempt.admission import run_job
 from app_trainer_sdk.console import Console
 from app_trainer_sdk.errors import BadJob, ExitCode
 from app_trainer_sdk.listener.desk import SILENT, Fault
@@ -100,6 +102,22 @@ def test_an_upload_that_fails_for_ever_is_74_and_is_finished_later(tmp_path: Pat
     assert receiver.stored("artifact", "weights", "model.bin") == b"w" * 1000
     assert upload_job(told.directory, None, Console()) is ExitCode.SUCCEEDED
     assert not layout.attempt(3).exists()
+
+
+def test_a_plain_run_after_74_sends_what_lies_there(tmp_path: Path, receiver: Receiver):
+    """Nothing is looked at, fetched, trained or exported again: no rank begins, and the job ends well."""
+    receiver.store.faults.extend([Fault(500)] * 1000)
+    told = supervise(tmp_path, DONE, job=job_of(receiver))
+    receiver.store.faults.clear()
+    said = io.StringIO()
+    code = run_job(tmp_path / "job.json", told.directory, console=Console(said))
+
+    assert (told.code, code) == (ExitCode.UPLOAD_FAILED, ExitCode.SUCCEEDED)
+    assert "run it again to send them" in told.console
+    assert "they only have to be sent" in said.getvalue()
+    assert receiver.stored("artifact", "weights", "model.bin") == b"w" * 1000
+    assert not (told.directory / "attempts" / "2" / "start.json").exists()
+    assert (told.result["status"], told.result["step"], told.result["attempt"]) == ("succeeded", 3, 2)
 
 
 def test_upload_again_that_fails_again_is_74_again(tmp_path: Path, receiver: Receiver):
