@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from app_trainer_sdk.errors import InternalError
 from app_trainer_sdk.hyperparameters import Hyperparameters
+from app_trainer_sdk.training.uncompiled import leave_compiler_out
 
 #: Keys of a parameter group that a trainer may set beside ``params``.
 GROUP_KEYS = frozenset({"params", "lr_scale", "weight_decay"})
@@ -39,6 +40,7 @@ def build_optimizer(
     if not prepared:
         raise InternalError("no parameter trains", expected="at least one parameter with requires_grad")
     rate = settings.learning_rate
+    leave_compiler_out()
     if settings.optimizer == "sgd":
         # Not fused: torch 2.13's kernel fails once a parameter gets its first gradient after the others, and
         # on the CPU writes wrong momentum, other at each run, for bf16 and fp16 parameters.
