@@ -2,17 +2,19 @@
 
 ::
 
-    python benchmarks/download.py [--mebibytes 512] [--pairs 5] [--folder /dev/shm] [kill] [limited] [fast]
+    python benchmarks/download.py [--mebibytes 512] [--pairs 5] [--folder /dev/shm] [--tls] [WHAT ...]
 
 * kill: ``kill -9`` at 50 %, then start again: bytes fetched again, beside huggingface_hub (bound 52 %).
 * limited: each connection gets 20 MB/s, as networks do: eight connections beside one (bound 7 times), and
   taking turns: bare urllib3 with the same ranges and writes (bound 0.9 of its rate), this SDK without its
   digest and with it (bound 10 % of the wall time).
 * fast: the same without a limit, and huggingface_hub's own download.
+* lines: what the digest adds where a connection gets 20, 40, 60, and 80 MB/s.
 
-The server is a process of its own (``download_server.py``). Without a limit server, client and digest have
-the machine's processors full: SHA-256 costs 0.6 to 0.9 seconds a GiB, reading back 0.2, and only a processor
-that is idle hides them. Peers verify no digest; that work is in our numbers and told apart.
+With ``--tls`` all of it goes over TLS. The server is a process of its own (``download_server.py``). Without a
+limit server, client and digest have the machine's processors full: SHA-256 costs 0.6 seconds a GiB, reading
+back 0.2, and only a processor that is idle hides them. Peers verify no digest; that work is in our numbers and
+told apart.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ from typing import NamedTuple
 from app_trainer_sdk.transfers.wanted import Patience
 
 HERE = Path(__file__).parent
+CERTIFICATE = HERE.parent / "tests" / "app_trainer_sdk" / "transfers" / "localhost.pem"
 LIMIT = 20_000_000
+LINES = (20_000_000, 40_000_000, 60_000_000, 80_000_000)
 
 
 def main() -> None:
@@ -44,23 +48,25 @@ def main() -> None:
     parser.add_argument("--mebibytes", type=int, default=512)
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--folder", type=Path, default=Path("/dev/shm"))
+    parser.add_argument("--tls", action="store_true")
     parser.add_argument("what", nargs="*", default=["kill", "limited", "fast"])
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=chosen.folder) as name:
         folder = Path(name)
         source, sha256 = make_file(folder / "source", chosen.mebibytes << 20)
-        server = subprocess.Popen(
-            [sys.executable, str(HERE / "download_server.py"), str(source), sha256],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        command = [sys.executable, str(HERE / "download_server.py"), str(source), sha256]
+        if chosen.tls:
+            command.append(str(CERTIFICATE))
+            os.environ["SSL_CERT_FILE"] = str(CERTIFICATE)  # all ways trust what it names, and nothing else
+        server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         try:
-            url = f"http://127.0.0.1:{server.stdout.readline().strip()}"
+            scheme = "https" if chosen.tls else "http"
+            url = f"{scheme}://127.0.0.1:{server.stdout.readline().strip()}"
             size = source.stat().st_size
             part = Patience().part_of(size)
             os.environ.update(URL=url, SHA256=sha256, SIZE=str(size), PART=str(part))
             for what in chosen.what:
-                {"kill": kill, "limited": limited, "fast": fast}[what](url, folder, chosen.pairs)
+                WHAT[what](url, folder, chosen.pairs)
         finally:
             server.kill()
 
@@ -96,6 +102,8 @@ def stamp() -> None:
 
 
 def ours(folder: Path, *, connections: int = 8, digest: bool = True) -> None:
+    import urllib3  # noqa: F401 - the SDK loads it with its first connection; here, as for all, imports are apart
+
     from app_trainer_sdk.transfers import engine
     from app_trainer_sdk.transfers.addresses import Guard
     from app_trainer_sdk.transfers.download import Destination, download
@@ -132,7 +140,7 @@ def ours(folder: Path, *, connections: int = 8, digest: bool = True) -> None:
 def bare(folder: Path) -> None:
     import urllib3
 
-    pool = urllib3.HTTPConnectionPool("127.0.0.1", int(os.environ["URL"].rpartition(":")[2]), maxsize=8)
+    pool = urllib3.connection_from_url(os.environ["URL"], maxsize=8)
     size, part = int(os.environ["SIZE"]), int(os.environ["PART"])
     starts, lock = list(range(0, size, part))[::-1], threading.Lock()
     stamp()
@@ -163,10 +171,10 @@ def bare(folder: Path) -> None:
 
 def hub(folder: Path) -> None:
     os.environ.update(HF_ENDPOINT=os.environ["URL"], HF_HUB_DISABLE_XET="1", HF_HUB_DISABLE_PROGRESS_BARS="1")
-    import huggingface_hub
+    from huggingface_hub import hf_hub_download
 
     stamp()
-    huggingface_hub.hf_hub_download("a/b", "model.safetensors", revision="1" * 40, cache_dir=folder)
+    hf_hub_download("a/b", "model.safetensors", revision="1" * 40, cache_dir=folder)
     stamp()
 
 
@@ -233,8 +241,16 @@ def fast(url: str, folder: Path, pairs: int) -> None:
     compare("no limit", ("bare urllib3", "ours, no digest", "ours", "huggingface_hub"), folder / "f", pairs)
 
 
+def lines(url: str, folder: Path, pairs: int) -> None:
+    for limit in LINES:
+        ask(f"{url}/limit/{limit}")
+        line = f"{limit // 1_000_000} MB/s a connection"
+        compare(line, ("ours, no digest", "ours"), folder / "d", pairs)
+    ask(f"{url}/limit/0")
+
+
 def compare(line: str, ways: tuple[str, ...], folder: Path, pairs: int) -> None:
-    """Ways taking turns, each beside bare urllib3 of the same round; the first round warms up."""
+    """Ways taking turns, each beside the first way of the same round; the first round warms up."""
     took: dict[str, list[Took]] = {way: [] for way in ways}
     for round_number in range(pairs + 1):
         for way in ways:
@@ -243,13 +259,13 @@ def compare(line: str, ways: tuple[str, ...], folder: Path, pairs: int) -> None:
                 took[way].append(one)
     size = int(os.environ["SIZE"])
     for way in ways:
-        bare, mine = took["bare urllib3"], took[way]
-        paired = statistics.median(a.seconds / b.seconds for a, b in zip(bare, mine, strict=True))
+        mine = took[way]
+        paired = statistics.median(a.seconds / b.seconds for a, b in zip(took[ways[0]], mine, strict=True))
         rate = size / statistics.median(each.seconds for each in mine) / 1e6
         processor = statistics.median(each.processor for each in mine) * (1 << 30) / size
         memory = max(each.mebibytes for each in mine)
         told = (
-            f"{paired:.2f} of bare urllib3's rate, paired; {processor:.2f} processor seconds a GiB, "
+            f"{paired:.2f} of the rate of {ways[0]}, paired; {processor:.2f} processor seconds a GiB, "
             f"{memory:.0f} MiB"
         )
         print(f"{line}: {way:16} median {rate:6.0f} MB/s, {told}", flush=True)
@@ -257,6 +273,8 @@ def compare(line: str, ways: tuple[str, ...], folder: Path, pairs: int) -> None:
     added = statistics.median(a.seconds / b.seconds for a, b in both) - 1
     print(f"{line}: the digest adds {added:+.1%} of the wall time, paired  (bound 10 %)", flush=True)
 
+
+WHAT = {"kill": kill, "limited": limited, "fast": fast, "lines": lines}
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--way"]:

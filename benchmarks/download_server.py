@@ -2,10 +2,11 @@
 
 ::
 
-    python benchmarks/download_server.py FILE SHA256
+    python benchmarks/download_server.py FILE SHA256 [PEM]
 
-Prints its port. ``GET /stats`` tells the bytes sent, ``GET /limit/20000000`` limits each connection to so many
-bytes a second (0 for none). Every path but ``/api/`` is the file, with the headers that huggingface_hub wants.
+Prints its port. With a key and certificate it speaks TLS, and reads what it would send from file to socket.
+``GET /stats`` tells the bytes sent, ``GET /limit/20000000`` limits each connection to so many bytes a second (0
+for none). Every path but ``/api/`` is the file, with the headers that huggingface_hub wants.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import ssl
 import sys
 import threading
 import time
@@ -21,11 +23,31 @@ RANGE = re.compile(rb"(?i)\r\nrange: bytes=(\d+)-(\d*)")
 SLICES_A_SECOND = 50
 
 
+def next_head(connection: socket.socket, waiting: bytes = b"") -> tuple[bytes, bytes] | None:
+    """The head of the next request and what came after it, None when the peer has left.
+
+    Args:
+        connection: where requests come.
+        waiting: what came already.
+    """
+    while b"\r\n\r\n" not in waiting:
+        piece = connection.recv(65536)
+        if not piece:
+            return None
+        waiting += piece
+    head, _, rest = waiting.partition(b"\r\n\r\n")
+    return head + b"\r\n", rest
+
+
 class Server:
-    def __init__(self, path: str, sha256: str) -> None:
+    def __init__(self, path: str, sha256: str, certificate: str | None = None) -> None:
         self.file = os.open(path, os.O_RDONLY)
         self.size = os.fstat(self.file).st_size
         self.etag = sha256
+        self.tls: ssl.SSLContext | None = None
+        if certificate:
+            self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            self.tls.load_cert_chain(certificate)
         self.sent = 0
         self.limit = 0
         self.lock = threading.Lock()
@@ -41,14 +63,11 @@ class Server:
     def talk(self, connection: socket.socket) -> None:
         waiting = b""
         try:
-            while True:
-                while b"\r\n\r\n" not in waiting:
-                    piece = connection.recv(65536)
-                    if not piece:
-                        return
-                    waiting += piece
-                head, _, waiting = waiting.partition(b"\r\n\r\n")
-                self.answer(connection, head + b"\r\n")
+            if self.tls is not None:
+                connection = self.tls.wrap_socket(connection, server_side=True)
+            while (found := next_head(connection, waiting)) is not None:
+                head, waiting = found
+                self.answer(connection, head)
         except OSError:
             return
         finally:
@@ -86,13 +105,20 @@ class Server:
         began, first = time.perf_counter(), start
         while start < end:
             most = self.limit // SLICES_A_SECOND if self.limit else 4 << 20
-            count = os.sendfile(connection.fileno(), self.file, start, min(most, end - start))
+            count = self.send_some(connection, start, min(most, end - start))
             start += count
             with self.lock:
                 self.sent += count
             if self.limit and (ahead := (start - first) / self.limit - (time.perf_counter() - began)) > 0:
                 time.sleep(ahead)
 
+    def send_some(self, connection: socket.socket, start: int, count: int) -> int:
+        if self.tls is None:
+            return os.sendfile(connection.fileno(), self.file, start, count)
+        piece = os.pread(self.file, min(count, 1 << 20), start)
+        connection.sendall(piece)
+        return len(piece)
+
 
 if __name__ == "__main__":
-    Server(sys.argv[1], sys.argv[2]).serve()
+    Server(*sys.argv[1:]).serve()

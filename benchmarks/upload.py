@@ -28,6 +28,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import urllib3
+from download_server import next_head
 
 from app_trainer_sdk.checkpoints import MANIFEST
 from app_trainer_sdk.outputs.checkpoints import CheckpointUploads
@@ -54,17 +55,12 @@ def sink() -> None:
 
 
 def _take(connection: socket.socket) -> None:
-    buffer, waiting = bytearray(MIB), b""
+    buffer = bytearray(MIB)
     with connection:
-        while True:
-            while b"\r\n\r\n" not in waiting:
-                piece = connection.recv(65536)
-                if not piece:
-                    return
-                waiting += piece
-            head, _, rest = waiting.partition(b"\r\n\r\n")
+        while (found := next_head(connection)) is not None:
+            head, rest = found
             length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n", 1)[0])
-            left, waiting = length - len(rest), b""
+            left = length - len(rest)
             while left > 0:
                 left -= connection.recv_into(buffer, min(left, MIB))
             connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
@@ -169,8 +165,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=5)
     chosen = parser.parse_args()
     size = int(chosen.gib * 1024) * MIB
-    command = [sys.executable, "-c", f"import runpy; runpy.run_path({__file__!r})['sink']()"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, __file__, "--sink"], stdout=subprocess.PIPE, text=True)
     try:
         url = f"http://127.0.0.1:{process.stdout.readline().strip()}"
         with tempfile.TemporaryDirectory() as folder:
@@ -208,4 +203,4 @@ def measure(path: Path, url: str, size: int) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sink() if sys.argv[1:] == ["--sink"] else main()

@@ -23,6 +23,7 @@ from app_trainer_sdk.redaction import shown_url
 from app_trainer_sdk.transfers.answers import ask, check_part
 from app_trainer_sdk.transfers.faults import Fault
 from app_trainer_sdk.transfers.names import unsafe_name
+from app_trainer_sdk.transfers.reading import pieces_of
 from app_trainer_sdk.transfers.tools import Tools
 from app_trainer_sdk.validation import explain
 
@@ -141,13 +142,19 @@ def _check(file: Mapping[str, Any], url: str, tools: Tools, *, digests: bool) ->
 
 
 def _take(
-    url: str, start: int, end: int, size: int, etag: str | None, tools: Tools, take: Callable[[bytes], object]
+    url: str,
+    start: int,
+    end: int,
+    size: int,
+    etag: str | None,
+    tools: Tools,
+    take: Callable[[bytes | memoryview], object],
 ) -> None:
     headers = {"Range": f"bytes={start}-{end - 1}", **({"If-Match": etag} if etag else {})}
     with tools.web.open("GET", url, headers) as answer:
         check_part(answer, url, start, end, size, etag)
         received = 0
-        while piece := answer.read1(tools.patience.piece_bytes):
+        for piece in pieces_of(answer, tools.patience.piece_bytes, tools.clock.now):
             received += len(piece)
             take(piece)
         if received != end - start:

@@ -216,7 +216,7 @@ class PartWriter:
             raise Lost from None
         self._closed = False
 
-    def write(self, piece: bytes, offset: int, done: int) -> None:
+    def write(self, piece: bytes | memoryview, offset: int, done: int) -> None:
         """Write bytes at ``offset`` of the file; the part is then ``done`` bytes far.
 
         Raises:

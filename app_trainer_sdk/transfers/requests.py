@@ -17,6 +17,7 @@ from app_trainer_sdk.transfers.answers import Facts, ask, check_part, check_whol
 from app_trainer_sdk.transfers.faults import Abandoned, Changed, Fault, Gone, Overlong
 from app_trainer_sdk.transfers.mirrors import Mirror
 from app_trainer_sdk.transfers.partial import PartWriter
+from app_trainer_sdk.transfers.reading import pieces_of
 from app_trainer_sdk.transfers.wanted import Patience, Wanted
 from app_trainer_sdk.transfers.web import Web
 
@@ -81,7 +82,7 @@ class Request:
         """
         pace = _Pace(patience, now)
         expected = None if span.length is None else span.length - span.done
-        for piece in self._pieces(span, web, wanted, patience.piece_bytes):
+        for piece in self._pieces(span, web, wanted, patience.piece_bytes, now):
             if self.abandoned:
                 raise Abandoned
             if expected is not None and self.received + len(piece) > expected:
@@ -95,7 +96,9 @@ class Request:
         if expected is not None and self.received < expected:
             raise Fault(f"{self.mirror.shown}: {self.received} bytes instead of {expected}")
 
-    def _pieces(self, span: Span, web: Web, wanted: Wanted, piece_bytes: int) -> Iterator[bytes]:
+    def _pieces(
+        self, span: Span, web: Web, wanted: Wanted, piece_bytes: int, now: Callable[[], float]
+    ) -> Iterator[bytes | memoryview]:
         start = span.begin + span.done
         end = None if span.length is None else span.begin + span.length
         if urlsplit(self.mirror.url).scheme == "file":
@@ -117,8 +120,7 @@ class Request:
                 assert span.size is not None
                 assert end is not None
                 check_part(answer, self.mirror.url, start, end, span.size, etag)
-            while piece := answer.read1(piece_bytes):
-                yield piece
+            yield from pieces_of(answer, piece_bytes, now)
 
 
 @final

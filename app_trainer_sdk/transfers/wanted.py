@@ -61,7 +61,7 @@ class Patience:
     Attributes:
         connections: requests at a time for one file.
         part_bytes: bytes of a request; 0 for what suits the file's size (:meth:`part_of`).
-        piece_bytes: read at once.
+        piece_bytes: read and written at once, at most.
         tries: failures in a row of one mirror, without a mebibyte between them, until it is given up: with the
             pauses between them, an outage of about a minute is outlasted.
         restarts: how often one file is begun anew.

@@ -1,0 +1,44 @@
+"""Owns how an answer's bytes are read: in pieces that are worth a write, whatever the line brings at once.
+
+It must not know what they are, nor where they go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from app_trainer_sdk.transfers.web import Answer
+
+#: Reads below this are put together: copying them costs less than writing them one by one.
+SMALL_BYTES = 64 * 1024
+#: What came in so many seconds is a piece, however little it is.
+MOMENT_SECONDS = 0.05
+
+
+def pieces_of(answer: Answer, most: int, now: Callable[[], float]) -> Iterator[bytes | memoryview]:
+    """The body in pieces of at most ``most`` bytes, each valid until the next is asked for.
+
+    Small reads (a TLS record is 16 KiB) are put together; of a slow line comes what came in a moment, and of
+    one that breaks what came before. Room is asked for by what came last: half a mebibyte of it for each record
+    costs as much as all the rest of a download.
+    """
+    gathered, filled, room, told = memoryview(bytearray(most)), 0, most, now()
+    try:
+        while piece := answer.read1(room):
+            room = min(most, max(SMALL_BYTES, 4 * len(piece)))
+            if not filled and len(piece) >= SMALL_BYTES:
+                yield piece
+                continue
+            gathered[filled : filled + len(piece)] = piece
+            filled += len(piece)
+            if filled + room > most or now() - told >= MOMENT_SECONDS:
+                yield gathered[:filled]
+                filled, told = 0, now()
+    except Exception:
+        if filled:
+            yield gathered[:filled]
+        raise
+    if filled:
+        yield gathered[:filled]
