@@ -6,6 +6,7 @@ import os
 import signal
 import time
 
+import numpy
 import torch
 from small_models import Scalars
 from torch import nn
@@ -13,6 +14,8 @@ from torch import nn
 from app_trainer_sdk import Artifact, Batch, LossTerms, ModelRow, Modules, SupervisedTrainer
 from app_trainer_sdk.errors import BadData
 from app_trainer_sdk.values import Phase
+
+GIB = 1 << 30
 
 
 class Apart(SupervisedTrainer):
@@ -59,7 +62,7 @@ def encode(run, directory):
     if order == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     with run.phase("load"):
-        kept.append(nn.Linear(2000, 2500))
+        kept.append(numpy.ones(GIB // 8) if order == "leak" else nn.Linear(4, 4))
     for _ in run.track(range(10_000 if order == "wait" else 3), "encode"):
         time.sleep(0.01 if order == "wait" else 0)
     return {"process": os.getpid(), "draw": float(torch.rand(())), "threads": torch.get_num_threads()}
