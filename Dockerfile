@@ -1,8 +1,19 @@
 # One image for each trainer: docker build --build-arg TRAINER=text -t trainer-text .   (docs/image.md)
 # The torch wheel brings CUDA's libraries along, so the base stays slim: CUDA's own base would carry them twice,
 # and refuses to start on an old driver before anybody could say 78.
-# ROCm: --build-arg BASE=rocm/pytorch:...; a torch that the base has is left as it is.
+# ROCm: --build-arg ACCELERATOR=rocm --build-arg BASE=rocm/pytorch:...; the base's torch is left as it is.
 ARG BASE=docker.io/library/python:3.11-slim-bookworm
+
+# Files of all trainers, each held against its hash before anything of it runs. Nothing else is installed below.
+FROM ${BASE} AS wheels
+ARG ACCELERATOR=cuda
+ARG PIP_FIND_LINKS=""
+ARG PIP_EXTRA_INDEX_URL=""
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+COPY requirements/image-${ACCELERATOR}.txt /lock.txt
+RUN python3 -m venv /pip && /pip/bin/pip download --require-hashes --no-deps --only-binary :all: \
+    --requirement /lock.txt --dest /locked
+
 FROM ${BASE}
 
 # gcc and headers: torch.compile builds kernels at run time.
@@ -10,20 +21,19 @@ RUN if ! command -v gcc; then apt-get update \
     && apt-get install --yes --no-install-recommends gcc libc6-dev ca-certificates \
     && rm -rf /var/lib/apt/lists/*; fi
 
-# torch in a layer of its own, equal for all trainers: nothing above names one. Wheels may be mounted.
-ARG PIP_FIND_LINKS=""
+# torch in a layer of its own, equal for all trainers: nothing above names one.
 ENV PATH=/opt/trainer/bin:$PATH PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
-COPY constraints.txt /build/constraints.txt
-RUN python3 -m venv --system-site-packages /opt/trainer \
-    && if python -c 'import torch'; then sed --in-place '/^torch==/d' /build/constraints.txt; \
-       else pip install --constraint /build/constraints.txt torch; fi
+RUN --mount=type=bind,from=wheels,source=/locked,target=/locked \
+    python3 -m venv --system-site-packages /opt/trainer \
+    && if ! python -c 'import torch'; then pip install --no-index --find-links /locked torch; fi
 
 # The rest. No weights inside.
 ARG TRAINER=text
 COPY pyproject.toml README.md LICENSE /build/
 COPY app_trainer_sdk /build/app_trainer_sdk
 COPY trainer_images /build/trainer_images
-RUN pip install --constraint /build/constraints.txt "/build[$TRAINER]" && rm -r /build
+RUN --mount=type=bind,from=wheels,source=/locked,target=/locked \
+    pip install --no-index --find-links /locked "/build[$TRAINER]" && rm -r /build
 
 # What the image is, for those who read it without starting it, and for preflight. Folders may be written by the
 # group of whatever user the platform picks; the root need not be writable. The revision stands in a command, since

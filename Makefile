@@ -13,7 +13,7 @@ NEVER_IMPORTED := /(tests?|testing|lexers|physics|mypyc?)/|/transformers/models/
 unexport PYTHONDONTWRITEBYTECODE
 export APP_TRAINER_CACHE_DIR ?= $(CURDIR)/.cache/app_trainer_sdk
 
-.PHONY: setup demo test soak check format bench image-test clean
+.PHONY: setup demo test soak check format bench lock image-test clean
 
 setup: $(VENV)/.ready
 
@@ -68,6 +68,10 @@ bench: $(BENCH)/.ready
 	$(BENCH)/bin/python benchmarks/feature_head.py
 	$(BENCH)/bin/python benchmarks/callback_overhead.py
 	$(BENCH)/bin/python benchmarks/upload.py
+
+# What an image is made of, with hashes: requirements/lock.py tells what it needs. After a change of constraints.txt.
+lock: setup
+	$(RUN) requirements/lock.py
 
 # As root, with Debian's buildah, debootstrap and runc: docs/image.md.
 image-test:

@@ -1,8 +1,8 @@
 """Builds the image for the CPU and runs it as a platform would: ``make image-test``. Not part of the suite.
 
-As root, with Debian's ``buildah``, ``debootstrap`` and ``runc``; no daemon, no registry. Torch's wheel is the
-one that pip gives here, or lies in a folder named by ``WHEELS``. Each run is a container of its own: user
-10001:0, the root read-only, no network, no ``/tmp`` to write in, process 1.
+As root, with Debian's ``buildah``, ``debootstrap`` and ``runc``; no daemon, no registry. Torch's wheel is what
+pip finds of the one in the lock, or lies in a folder named by ``WHEELS``. Each run is a container of its own:
+user 10001:0, the root read-only, no network, no ``/tmp`` to write in, process 1.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def build(describe: str = "") -> str:
     started = time.monotonic()
     arguments = {
         "BASE": BASE, "TRAINER": TRAINER, "REQUIRE_GPU": "0", "REVISION": revision(), "VERSION": "image-test",
-        "PIP_FIND_LINKS": "/wheels",
+        "ACCELERATOR": "cpu", "PIP_FIND_LINKS": "/wheels",
     }  # fmt: skip
     # Certificates of this machine: its package index may have one of its own.
     volumes = ["--volume", "/etc/ssl/certs:/etc/ssl/certs:ro"]
@@ -87,10 +87,11 @@ def build(describe: str = "") -> str:
 
 
 def wheels() -> Path:
-    """A folder with torch's wheel: on a machine for the CPU, its form for the CPU."""
+    """A folder with torch's wheel for the CPU, which PyPI does not have."""
     if not list(WHEELS.glob("torch-*.whl")):
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(WHEELS)]
-        run([*pip, "--constraint", str(ROOT / "constraints.txt"), "torch"])
+        lock = (ROOT / "requirements" / "image-cpu.txt").read_text().splitlines()
+        run([*pip, *(line.split()[0] for line in lock if line.startswith("torch=="))])
     return WHEELS
 
 
