@@ -69,6 +69,7 @@ class HttpSink:
         self._stopped = self._fenced = False
         self._interval, self._progress_at = 0.0, float("-inf")
         self._acknowledged, self._close_by = 0, math.inf
+        self._unheard, self._trouble = 0, ""  # events left on the disk; what was logged last
         self._pause = pause or self._hurry.wait
         self._thread = threading.Thread(target=self._deliver, name="event-sender", daemon=True)
         self._thread.start()
@@ -98,7 +99,7 @@ class HttpSink:
             self._changed.notify_all()
             while self._left() and self._thread.is_alive() and time.monotonic() < self._close_by:
                 self._changed.wait(timeout=0.05)
-            left = self._left()
+            left = self._left() + self._unheard
             self._stopped = True
             self._changed.notify_all()
         return self._fenced or not left
@@ -131,7 +132,7 @@ class HttpSink:
                 tries = 0  # the token was changed meanwhile
             elif self._try_again(verdict, event):
                 tries += 1
-                LOG.warning("event %s not delivered yet: %s", event.id, answer)
+                self._log_once(answer, "event %s not delivered yet: %s", event.id)
                 self._wait(min(LONGEST_RETRY, SHORTEST_RETRY * 2 ** min(tries, 10)), answer.retry_after)
             else:
                 tries = 0
@@ -141,9 +142,11 @@ class HttpSink:
     def _try_again(self, verdict: Verdict, event: Event) -> bool:
         """Whether an event needs another try: a terminal one is given up last of all.
 
-        Credentials that are not accepted, or missing, may come yet: nothing is lost for want of them.
+        Credentials that a control plane does not accept may come yet. A mere webhook that knows no other keeps
+        nobody waiting.
         """
-        return verdict.what in ("again", "unknown") or (verdict.what == "smaller" and event.terminal)
+        awaited = verdict.what == "unknown" and self._mode == "control"
+        return verdict.what == "again" or awaited or (verdict.what == "smaller" and event.terminal)
 
     def _settle(self, event: Event, verdict: Verdict, answer: Answer, *, whole: bool) -> None:
         ours = not self._instance or event.document.get("instance") == self._instance
@@ -158,6 +161,10 @@ class HttpSink:
             with self._changed:
                 self._stopped = True
                 self._changed.notify_all()
+        elif verdict.what == "unknown":
+            self._log_once(answer, "event %s is kept for app-trainer events flush: %s", event.id)
+            self._unheard += not event.replaceable
+            self._drop(event)
         else:
             LOG.warning("event %s refused with %s; it stays in events.jsonl", event.id, answer)
             self._done(event, "refused", answer)
@@ -216,9 +223,19 @@ class HttpSink:
                 self._changed.wait(timeout=left)
             return None
 
+    def _log_once(self, answer: Answer, text: str, identity: str) -> None:
+        """The same trouble with every try, or every event, is one line."""
+        if self._trouble != str(answer):
+            LOG.warning(text, identity, answer)
+            self._trouble = str(answer)
+
     def _done(self, event: Event, how: Settled, answer: Answer) -> None:
+        self._trouble = ""
         if self._record is not None:
             self._record.settle(event, how, answer.status)
+        self._drop(event)
+
+    def _drop(self, event: Event) -> None:
         with self._changed:
             if self._waiting and self._waiting[0] is event:
                 self._waiting.popleft()

@@ -35,10 +35,11 @@ def received(server: Any) -> list[int]:
     return [json.loads(request.body)["seq"] for request in server.received]
 
 
-def reply(handler: Any, status: int = 200) -> None:
+def reply(handler: Any, status: int = 200, body: bytes = b"") -> None:
     handler.send_response(status)
-    handler.send_header("Content-Length", "0")
+    handler.send_header("Content-Length", str(len(body)))
     handler.end_headers()
+    handler.wfile.write(body)
 
 
 def quick(seconds: float) -> None:
@@ -387,29 +388,39 @@ def test_a_rotated_token_is_read_when_the_receiver_refuses(serve: Any, tmp_path:
     assert pauses == []
 
 
-@pytest.mark.parametrize("status", [401, 403])
+@pytest.mark.parametrize(("mode", "status", "tries"), [("control", 401, [1, 1, 1]), ("notify", 403, [1, 2])])
 def test_without_a_token_nothing_is_settled_and_a_later_sender_delivers(
-    serve: Any, tmp_path: Path, status: int
+    serve: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: Any, status: int, tries: list[int]
 ):
-    """A missing token is like a wrong one: tried again, kept on the disk, delivered once there is one."""
+    """A missing token is like a wrong one: told once, kept on the disk, delivered by who has one.
+
+    A control plane is asked again and again, since it counts on each; a mere webhook once for each event, so
+    that nothing waits behind one.
+    """
     server = serve(
-        lambda handler, request: reply(handler, 200 if "Authorization" in request.headers else status)
+        lambda handler, request: reply(
+            handler,
+            200 if "Authorization" in request.headers else status,
+            json.dumps({"ack": json.loads(request.body)["seq"]}).encode(),
+        )
     )
     layout = JobDirectory(tmp_path)
     record = DeliveryRecord(layout)
     layout.attempt(1).mkdir(parents=True)
     log = EventLog(layout.attempt(1), job_id="j", attempt=1, instance="i")
     said = [log.add("job.accepted"), log.add("job.phase")]
-    sink = HttpSink(server.url, credentials=Credentials({}), record=record, pause=quick)
+    sink = HttpSink(server.url, mode=mode, credentials=Credentials({}), record=record, pause=quick)
     for each in said:
         sink.send(each)
-    while len(server.received) < 3:
+    while len(server.received) < len(tries):
         time.sleep(0.005)
 
     assert not sink.close(0.1)
+    assert received(server)[: len(tries)] == tries
+    assert [text.partition(": ")[2] for text in caplog.messages] == [f"status {status}"]
     assert [each.id for each in record.backlog(everything=True)] == [each.id for each in said]
     again = Credentials({"APP_TRAINER_CALLBACK_TOKEN": "a-token"})
-    assert HttpSink(server.url, credentials=again, record=record, backlog=said).close(5.0)
+    assert HttpSink(server.url, mode=mode, credentials=again, record=record, backlog=said).close(5.0)
     assert not record.backlog(everything=True)
 
 
