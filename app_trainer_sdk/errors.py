@@ -72,6 +72,11 @@ class Problem:
         return f"{self.pointer or '/'}: found {self.found}; expected {self.expected}{hint}"
 
 
+def json_pointer(*path: str | int) -> str:
+    """Where something stands in a document (RFC 6901): ``/outputs/put/adapter~1model.safetensors``."""
+    return "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in path)
+
+
 class TrainerError(Exception):
     """Base of everything the SDK raises on purpose.
 

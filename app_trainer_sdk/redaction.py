@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from app_trainer_sdk.errors import json_pointer
 from app_trainer_sdk.paths import PREFIX
 
 MARK = "[redacted]"
@@ -190,14 +191,10 @@ def _mapped(value: Any, change: Callable[[str, str], str], pointer: str = "") ->
     if isinstance(value, str):
         return change(value, pointer)
     if isinstance(value, Mapping):
-        return {key: _mapped(each, change, f"{pointer}/{_escaped(key)}") for key, each in value.items()}
+        return {key: _mapped(each, change, pointer + json_pointer(key)) for key, each in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
         return [_mapped(each, change, f"{pointer}/{index}") for index, each in enumerate(value)]
     return value
-
-
-def _escaped(key: Any) -> str:
-    return str(key).replace("~", "~0").replace("/", "~1")
 
 
 def _strings(value: Any) -> Iterable[str]:

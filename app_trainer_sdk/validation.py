@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from app_trainer_sdk.errors import Problem, did_you_mean
+from app_trainer_sdk.errors import Problem, did_you_mean, json_pointer
 
 # Characters of a found value that a message repeats; more would bury the sentence.
 SHOWN_VALUE_CHARACTERS = 80
@@ -37,7 +37,7 @@ def explain(error: ValidationError, model: type[BaseModel], *, pointer: str = ""
     problems: dict[str, Problem] = {}
     for detail in error.errors(include_url=False):
         path = _path_in_document(detail["loc"], schema, unknown_key=detail["type"] == "extra_forbidden")
-        here = pointer + _pointer(path)
+        here = pointer + json_pointer(*path)
         if here in problems:
             continue
         problems[here] = _problem(here, path, detail, schema)
@@ -193,7 +193,3 @@ def _path_in_document(
         path.append(step)
         here = below or {}
     return path
-
-
-def _pointer(path: Sequence[str | int]) -> str:
-    return "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in path)

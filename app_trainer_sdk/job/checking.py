@@ -11,7 +11,7 @@ from typing import Any
 from app_trainer_sdk.catalog import ModelRow
 from app_trainer_sdk.contract import Trainer
 from app_trainer_sdk.contract_check import merged_defaults
-from app_trainer_sdk.errors import BadJob, Problem, did_you_mean
+from app_trainer_sdk.errors import BadJob, Problem, did_you_mean, json_pointer
 from app_trainer_sdk.hyperparameters import Hyperparameters
 from app_trainer_sdk.job.document import Job
 from app_trainer_sdk.transfers.names import clash
@@ -96,7 +96,7 @@ def _output_problems(job: Job, trainer: type[Trainer], method: str) -> list[Prob
         return []  # told already; what the method hands over is not known
     known = trainer.artifacts.get(method, ())
     places = [(f"/outputs/required/{index}", name) for index, name in enumerate(job.outputs.required)]
-    places += [(job.outputs.put_pointer(key), key.partition("/")[0]) for key in job.outputs.put or ()]
+    places += [(json_pointer("outputs", "put", key), key.partition("/")[0]) for key in job.outputs.put or ()]
     return [
         _unknown(pointer, name, known, "an artifact of the method")
         for pointer, name in places

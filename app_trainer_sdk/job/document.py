@@ -82,10 +82,6 @@ class Outputs(_Document):
     put: dict[str, Receiver] | None = None
     checkpoints: bool | None = None
 
-    def put_pointer(self, name: str) -> str:
-        """Where a URL of ``put`` stands, as a JSON pointer."""
-        return "/outputs/put/" + name.replace("~", "~0").replace("/", "~1")
-
 
 class Resume(_Document):
     """A checkpoint that another machine uploaded: an empty disk goes on from it.

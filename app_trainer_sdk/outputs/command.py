@@ -21,6 +21,7 @@ from app_trainer_sdk.outputs.made import made_before
 from app_trainer_sdk.paths import JobDirectory
 from app_trainer_sdk.redaction import QUERY_DIGEST, guard, redact, redact_logs
 from app_trainer_sdk.supervisor import Supervisor
+from app_trainer_sdk.transfers.hosts import check_hosts
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,6 +51,7 @@ def upload_job(directory: Path, job_file: Path | None, console: Console) -> Exit
     with alone_in(layout.root):
         if (code := answer_if_finished(job, layout, console)) is not None:
             return code
+        check_hosts(job, only_outputs=True)
         return Supervisor(job, layout, console, made=made_before(layout)).run()
 
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, final
 
 from app_trainer_sdk.callbacks.credentials import Credentials
-from app_trainer_sdk.errors import Fenced, StopRequested, UploadFailed
+from app_trainer_sdk.errors import Fenced, StopRequested, UploadFailed, json_pointer
 from app_trainer_sdk.redaction import shown_url
 from app_trainer_sdk.transfers.answers import refusal
 from app_trainer_sdk.transfers.faults import Fault
@@ -46,11 +46,13 @@ class Target:
         url: presigned.
         headers: that were signed and must be sent.
         expires_s: seconds for which it is good; None for ever.
+        setting: where in the job the URL stands, if it does.
     """
 
     url: str = field(repr=False)
     headers: Mapping[str, str] = field(default_factory=dict)
     expires_s: float | None = None
+    setting: str = ""
 
 
 @dataclass(frozen=True)
@@ -181,13 +183,13 @@ class OwnTargets:
 
     def grant(self, file: Outgoing) -> Offer:
         """The URL of the file."""
-        url = self._urls.get(f"{file.name}/{file.path}")
+        name = f"{file.name}/{file.path}"
+        url = self._urls.get(name)
         if url is None:
-            raise UploadFailed(
-                f"no URL for {file.name}/{file.path}", expected="one for each file", setting="/outputs/put"
-            )
+            raise UploadFailed(f"no URL for {name}", expected="one for each file", setting="/outputs/put")
         md5 = base64.b64encode(bytes.fromhex(file.md5)).decode()
-        return Offer(upload_id=file.path, put=Target(url, {"Content-MD5": md5}))
+        setting = json_pointer("outputs", "put", name)
+        return Offer(upload_id=file.path, put=Target(url, {"Content-MD5": md5}, setting=setting))
 
     def parts(self, upload_id: str, wanted: Sequence[Part]) -> Mapping[int, Target]:
         """Files go in one piece."""

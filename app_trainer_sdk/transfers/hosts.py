@@ -8,22 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from app_trainer_sdk.errors import BadJob, Problem
+from app_trainer_sdk.errors import BadJob, Problem, json_pointer
 from app_trainer_sdk.job import Job
 from app_trainer_sdk.transfers.addresses import ALLOW_HOSTS, Guard, HostRefused
 
 
-def check_hosts(job: Job) -> None:
+def check_hosts(job: Job, *, only_outputs: bool = False) -> None:
     """Refuse a job with places on addresses that a job must not reach.
 
     ``callbacks.url`` and ``outputs.grant_url`` are the control plane's own and not looked at.
+
+    Args:
+        job: the job.
+        only_outputs: nothing will be fetched any more.
 
     Raises:
         BadJob: with every such place.
     """
     guard = Guard.from_environment()
     problems = []
-    for pointer, url in _places(job):
+    for pointer, url in [*([] if only_outputs else _sources(job)), *_targets(job)]:
+        if not url.startswith(("http://", "https://")):
+            continue
         try:
             guard.check(url, look_up=False)
         except HostRefused as refused:
@@ -33,13 +39,15 @@ def check_hosts(job: Job) -> None:
         raise BadJob("the job cannot be used:", problems=problems)
 
 
-def _places(job: Job) -> Iterator[tuple[str, str]]:
-    found: list[tuple[str, str]] = [(f"/inputs/{name}", each.url) for name, each in job.inputs.items()]
+def _sources(job: Job) -> Iterator[tuple[str, str]]:
+    yield from ((f"/inputs/{name}", each.url) for name, each in job.inputs.items())
     for role, weights in job.weights.items():
-        found += [(f"/weights/{role}", weights.url or "")]
+        yield f"/weights/{role}", weights.url or ""
         for at, file in enumerate(weights.files or ()):
-            found += [(f"/weights/{role}/files/{at}", url) for url in file.urls]
+            yield from ((f"/weights/{role}/files/{at}", url) for url in file.urls)
     for at, file in enumerate(job.resume.files if job.resume else ()):
-        found += [(f"/resume/files/{at}", url) for url in file.urls]
-    found += [(job.outputs.put_pointer(name), url) for name, url in (job.outputs.put or {}).items()]
-    return ((pointer, url) for pointer, url in found if url.startswith(("http://", "https://")))
+        yield from ((f"/resume/files/{at}", url) for url in file.urls)
+
+
+def _targets(job: Job) -> Iterator[tuple[str, str]]:
+    yield from ((json_pointer("outputs", "put", name), url) for name, url in (job.outputs.put or {}).items())

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, final
 
 from app_trainer_sdk.errors import UploadFailed
 from app_trainer_sdk.redaction import shown_url
+from app_trainer_sdk.transfers.addresses import HostRefused
 from app_trainer_sdk.transfers.answers import refusal
 from app_trainer_sdk.transfers.effort import UploadTools
 from app_trainer_sdk.transfers.faults import Abandoned, Fault
@@ -181,6 +182,9 @@ class Sending:
                 if not 200 <= answer.status < 300:
                     raise _refused(answer, target.url)
                 answer.drain_conn()
+        except HostRefused as error:
+            refused = error.at(target.setting)
+            raise UploadFailed(refused.found, expected=refused.expected, setting=refused.setting) from None
         except BaseException:
             self._meter.add(-sent, target.url)  # it goes again, or never
             raise

@@ -18,6 +18,7 @@ from app_trainer_sdk.errors import (
     TrainerError,
     did_you_mean,
     is_disk_full,
+    json_pointer,
 )
 
 CODES = {
@@ -90,6 +91,13 @@ def test_a_message_has_three_parts():
     error = Diverged("5 losses in a row are nan", expected="finite losses", setting="learning_rate")
 
     assert str(error) == "5 losses in a row are nan; expected finite losses; change learning_rate"
+
+
+def test_a_pointer_escapes_what_it_is_made_of():
+    """RFC 6901: a name with a slash is one step."""
+
+    assert json_pointer("outputs", "put", "a/~b", 0) == "/outputs/put/a~1~0b/0"
+    assert json_pointer() == ""
 
 
 def test_a_message_may_have_one_part():

@@ -36,7 +36,7 @@ def test_every_spelling_is_looked_up(host: str):
         Guard().check(f"http://{host}/x?sig=secret")
 
 
-def test_the_platforns_setting_names_exceptions(monkeypatch: pytest.MonkeyPatch):
+def test_the_platforms_setting_names_exceptions(monkeypatch: pytest.MonkeyPatch):
     """A host, a suffix, an address, a network; the platform's own URLs name their hosts."""
     monkeypatch.setenv("APP_TRAINER_ALLOW_HOSTS", "store.internal, .svc.local,10.1.0.0/16")
     monkeypatch.setenv("APP_TRAINER_JOB_URL", "https://control.internal:8443/job?token=x")

@@ -12,6 +12,7 @@ import pytest
 from app_trainer_sdk import pilot, run
 from app_trainer_sdk.errors import BadJob
 from app_trainer_sdk.job import read_job
+from app_trainer_sdk.outputs import command as upload
 from app_trainer_sdk.preflight import command as preflight
 from app_trainer_sdk.transfers.hosts import check_hosts
 
@@ -64,6 +65,21 @@ def test_commands_refuse_where_outputs_cannot_go(
 
     assert main(["--job", str(job), "--job-dir", str(tmp_path / "job")]) == 64
     assert "/outputs/put/weights~1model.bin: found ::1" in "".join(capsys.readouterr())
+
+
+def test_an_upload_later_looks_at_nothing_but_where_outputs_go(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """64 before a byte is sent; what was fetched once may lie where this machine must not look."""
+    outputs = {"put": {"weights/model.bin": "http://[::1]/p"}}
+    job = {**TOY, "job_id": "j", "inputs": PLACES["inputs"], "outputs": outputs}
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    code = upload.main([str(tmp_path)])
+    told = "".join(capsys.readouterr())
+
+    assert code == 64
+    assert "/outputs/put/weights~1model.bin: found ::1" in told
+    assert "/inputs" not in told
 
 
 def test_a_pilot_refuses_inputs(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

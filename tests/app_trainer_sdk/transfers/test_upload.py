@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +24,11 @@ from receivers import KIB, Flaky, QuickClock, Receiver, S3Receiver, free, moto, 
 from app_trainer_sdk.errors import Fenced, StopRequested, UploadFailed
 from app_trainer_sdk.listener.desk import DROPPED, SILENT
 from app_trainer_sdk.listener.desk import Fault as Told
+from app_trainer_sdk.transfers.addresses import Guard
 from app_trainer_sdk.transfers.faults import Busy, Fault
 from app_trainer_sdk.transfers.grants import OwnTargets
 from app_trainer_sdk.transfers.pauses import RealClock
+from app_trainer_sdk.transfers.web import Web
 
 SIZE = 300 * KIB  # five parts
 NAME = "weights.safetensors"
@@ -332,6 +336,25 @@ def test_long_lived_urls_of_the_job_need_no_receiver(tmp_path: Path, serve: Any)
     assert (request.method, request.body) == ("PUT", body_of(1000))
     assert request.headers["Content-MD5"]
     assert "Transfer-Encoding" not in request.headers
+
+
+def test_a_name_of_the_platforms_own_network_is_refused_when_it_is_connected_to(
+    tmp_path: Path, serve: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """Early checks look at addresses only. Once: no try after it can end otherwise; what lies there is kept."""
+    server = serve(lambda handler, request: None)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *rest, **more: [(2, 1, 6, "", server.server_address)])
+    grants = OwnTargets({f"adapter/{NAME}": f"http://store.example:{server.server_address[1]}/put?sig=secret"})
+    tools = replace(upload_tools(), web=Web(Guard()))
+    with pytest.raises(UploadFailed) as refused:
+        send(written(tmp_path, 1000), grants, tools, md5=True)
+
+    assert server.received == []
+    assert str(refused.value) == (
+        "store.example (127.0.0.1) is not an address of the public internet; expected a public host: a job "
+        "must not reach into the platform's own network; change /outputs/put/adapter~1weights.safetensors, or "
+        "the platform's APP_TRAINER_ALLOW_HOSTS to name store.example"
+    )
 
 
 def test_a_throttle_holds_back_until_it_is_lifted():
