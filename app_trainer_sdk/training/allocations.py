@@ -21,6 +21,8 @@ from torch._library.custom_ops import OPDEFS
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from app_trainer_sdk.training.shape_operators import on_shapes
+
 #: Owners, in the order they are told.
 OWNERS = (
     "parameters", "buffers", "average", "gradients", "optimizer_state", "batch", "activations", "temporaries",
@@ -104,7 +106,9 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if inside is not None:
             with self:  # what it makes on the way is then seen too
                 return inside(*arguments, **(keywords or {}))
-        made = function(*arguments, **(keywords or {}))
+        made = on_shapes(function, arguments, keywords or {})
+        if made is NotImplemented:
+            made = function(*arguments, **(keywords or {}))
         if self._workspace:
             self._take_workspace(function, arguments)
         if isinstance(made, Tensor):

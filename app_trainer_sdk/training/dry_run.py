@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from app_trainer_sdk.training.allocations import Allocations, Held
 from app_trainer_sdk.training.device import planned_for
 from app_trainer_sdk.training.model_state import saved_tensors
+from app_trainer_sdk.training.optim import load_library
 from app_trainer_sdk.training.randomness import CPU
 from app_trainer_sdk.training.rehearsal import UPDATES, rehearse
 from app_trainer_sdk.training.state import SupervisedState
@@ -77,6 +78,7 @@ def dry_run(trainer: SupervisedTrainer, run: Run, *, kind: str = "cpu", updates:
 
 
 def _dry_run(trainer: SupervisedTrainer, run: Run, account: Allocations, updates: int) -> Rehearsed:
+    load_library(run.settings)
     modules = build_shapes(trainer, run)
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     give_memory((modules.root, *modules.frozen.values()), fake)

@@ -54,6 +54,12 @@ def build_optimizer(
     )
 
 
+def load_library(settings: Hyperparameters) -> None:
+    """Import what the settings' optimizer comes from. Importing it makes tensors too, which are nobody's."""
+    if settings.optim_8bit is True:
+        _bitsandbytes()
+
+
 def takes_memory(optimizer: torch.optim.Optimizer) -> bool:
     """Whether the next step takes memory that is not taken already.
 
@@ -162,11 +168,16 @@ def _eight_bit_adamw(
     groups: Sequence[dict[str, Any]], rate: float, betas: tuple[float, float], epsilon: float
 ) -> torch.optim.Optimizer:
     """AdamW with block-wise 8-bit state; tensors below 4,096 elements keep 32 bits."""
+    optimizer: torch.optim.Optimizer = _bitsandbytes().optim.AdamW8bit(
+        groups, lr=rate, betas=betas, eps=epsilon
+    )
+    return optimizer
+
+
+def _bitsandbytes() -> Any:  # its annotations are not complete
     import bitsandbytes
 
-    library: Any = bitsandbytes  # its annotations are not complete
-    optimizer: torch.optim.Optimizer = library.optim.AdamW8bit(groups, lr=rate, betas=betas, eps=epsilon)
-    return optimizer
+    return bitsandbytes
 
 
 def _eight_bit_step(device: torch.device) -> None:
@@ -198,10 +209,7 @@ def _keep_wide(parameters: Iterable[Tensor]) -> None:
     Its manager outlives the model and knows parameters by their address, so that what is freed must be
     forgotten: the next tensor there would inherit the override.
     """
-    import bitsandbytes
-
-    library: Any = bitsandbytes
-    manager = library.optim.GlobalOptimManager.get_instance()
+    manager = _bitsandbytes().optim.GlobalOptimManager.get_instance()
     for parameter in parameters:
         manager.override_config(parameter, "optim_bits", 32)
         weakref.finalize(parameter, manager.pid2config.pop, id(parameter), None)

@@ -10,6 +10,7 @@ import functools
 import math
 import tempfile
 from collections.abc import Mapping
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
@@ -65,15 +66,18 @@ class Planner:
         replicas: data-parallel ranks, one card each.
         eight_bit_problem: why 8-bit state cannot be had; empty while nothing is known against it.
         measured: what a pilot of the job measured, if there was one.
+        beside: another process to rehearse in.
 
     Raises:
         BadJob: the job asks what its trainer does not have, or the trainer's memory cannot be predicted.
     """
 
     def __init__(
-        self, job: Job, *, replicas: int = 1, eight_bit_problem: str = "", measured: Measured | None = None
-    ) -> None:
+        self, job: Job, *, replicas: int = 1, eight_bit_problem: str = "", measured: Measured | None = None,
+        beside: Executor | None = None,
+    ) -> None:  # fmt: skip
         self._job = job
+        self._beside = beside
         self._measured = measured
         self._eight_bit_problem = eight_bit_problem
         self._replicas = replicas
@@ -88,7 +92,7 @@ class Planner:
     @functools.cached_property
     def _ways(self) -> Ways:
         plan = self._plan(CARDS[-1], self._asked)  # cards move no byte of a way whose knobs are decided
-        return Ways(self._trainer, self.size, functools.partial(self._run, plan))
+        return Ways(self._trainer, self.size, functools.partial(self._run, plan), self._beside)
 
     def facts(self) -> dict[str, Any]:
         """What does not depend on the card."""

@@ -8,13 +8,16 @@ configurations are compared, nor any card.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from app_trainer_sdk.training.allocations import Held
 from app_trainer_sdk.training.dry_run import Rehearsed, Size, build_shapes, dry_run
 from app_trainer_sdk.training.rehearsal import UPDATES
+from app_trainer_sdk.training.second_process import both
 
 if TYPE_CHECKING:
     from app_trainer_sdk.contract import SupervisedTrainer
@@ -93,7 +96,7 @@ class Prediction:
 
 def predict(
     trainer: SupervisedTrainer, run: Run, *, kind: str = "cpu", size: Size | None = None,
-    updates: int = UPDATES,
+    updates: int = UPDATES, beside: Executor | None = None,
 ) -> Prediction:  # fmt: skip
     """Predict the memory of a resolved configuration.
 
@@ -103,11 +106,17 @@ def predict(
         kind: the type of device that is planned for.
         size: of the whole model, when it is known already.
         updates: how many are rehearsed; 0 predicts the forward pass alone.
+        beside: another process, which takes every second rehearsal.
     """
     size = size or Size.of(build_shapes(trainer, run))
     whole = not trainer.depth_setting or size.blocks <= WHOLE
-    runs = [run] if whole else [_shortened(trainer, run, depth) for depth in (2, 3)]
-    return _prediction([dry_run(trainer, each, kind=kind, updates=updates) for each in runs], size, kind)
+    if whole:
+        return _prediction([dry_run(trainer, run, kind=kind, updates=updates)], size, kind)
+    rehearse = functools.partial(dry_run, trainer, kind=kind, updates=updates)
+    two, three = (_shortened(trainer, run, depth) for depth in (2, 3))
+    return _prediction(
+        both(beside, functools.partial(rehearse, two), functools.partial(rehearse, three)), size, kind
+    )
 
 
 def with_residual(prediction: Prediction, trainer: SupervisedTrainer, run: Run) -> Prediction:

@@ -50,7 +50,6 @@ def make_ways(tmp_path):
 def test_a_way_is_rehearsed_once_and_composed_where_its_parts_are_known(make_ways, monkeypatch):
     """Three rehearsals tell the fourth, to the byte; asking again tells the same."""
     eight_bit = Candidate(4, 2, False, True)
-    make_ways().predict(eight_bit)  # the first 8-bit step of a process leaves a hundred bytes with bitsandbytes
     alone, ways, rehearsed = make_ways().predict(eight_bit), make_ways(), []
     true_predict = module.predict
     monkeypatch.setattr(

@@ -15,6 +15,7 @@ from app_trainer_sdk.floors import floors_digest
 from app_trainer_sdk.training.dry_run import Size, build_shapes, dry_run
 from app_trainer_sdk.training.planning import model_floors
 from app_trainer_sdk.training.predict import predict, with_residual
+from app_trainer_sdk.training.second_process import second_process
 from app_trainer_sdk.training.ways import MARGIN, Ways
 from trainer_images.text import models
 from trainer_images.text.models import MODELS
@@ -97,6 +98,16 @@ def test_a_deep_model_follows_from_three_blocks(plan_run, method, recompute):
     assert predicted.size == whole.size
     assert predicted.snapshot_bytes == whole.snapshot_bytes
     assert predicted.peak.total == pytest.approx(max(each.total for each in whole.places.values()), rel=0.001)
+
+
+def test_a_second_process_moves_no_byte(plan_run):
+    """What is rehearsed beside this process is what would be rehearsed in it, also at its first 8-bit step."""
+    run = plan_run(method="full", keep_layers=0, optim_8bit=True)
+
+    with second_process(2) as beside:
+        predicted = predict(TextTrainer(), run, beside=beside)
+
+    assert predicted == predict(TextTrainer(), run)
 
 
 @pytest.mark.parametrize("method", ["lora", "full"])

@@ -1,0 +1,58 @@
+"""Owns a process that works beside this one, forked at its first task: what is imported here is there too.
+
+What it takes and gives is copied, and it ends with this process. This file must not know what is worked on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+from collections.abc import Callable, Iterator
+from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor
+from typing import TypeVar
+
+from app_trainer_sdk.descendants import die_with_parent
+from app_trainer_sdk.limits import processors
+
+T = TypeVar("T")
+
+
+@contextlib.contextmanager
+def second_process(count: int | None = None) -> Iterator[Executor | None]:
+    """A process that takes one task at a time; None where there is one processor alone.
+
+    Begin it before anything computes a gradient: with a card in the machine autograd has threads of its own
+    from then on, and refuses to work in a process that is forked later.
+
+    Args:
+        count: processors; those that this process may use when not given.
+    """
+    if (processors().count if count is None else count) < 2:
+        yield None
+        return
+    fork = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(1, mp_context=fork, initializer=_begin) as beside:
+        yield beside
+
+
+def both(beside: Executor | None, here: Callable[[], T], there: Callable[[], T]) -> tuple[T, T]:
+    """What two tasks give, the second one done meanwhile in the other process; it must be picklable.
+
+    Where the other process fails the work is done again here, so that an error is the same with and without it.
+    """
+    waiting = None
+    if beside is not None:
+        with contextlib.suppress(BrokenExecutor):  # it died of an earlier task
+            waiting = beside.submit(there)
+    first = here()
+    if waiting is not None:
+        with contextlib.suppress(Exception):
+            return first, waiting.result()
+    return first, there()
+
+
+def _begin() -> None:
+    import torch
+
+    die_with_parent()
+    torch.set_num_threads(1)  # threads of OpenMP do not survive a fork

@@ -1,0 +1,78 @@
+"""A process that works beside this one."""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import os
+
+import pytest
+import torch
+
+from app_trainer_sdk.training.second_process import both, second_process
+
+
+def double(number):
+    return 2 * number, os.getpid()
+
+
+def refuse(text):
+    raise ValueError(text)
+
+
+def end():
+    os._exit(1)
+
+
+def multiply():
+    """Large enough for torch to take several threads where it may."""
+    return int((torch.ones(300, 300) @ torch.ones(300, 300)).sum()), torch.get_num_threads()
+
+
+def fails_elsewhere(here):
+    if os.getpid() != here:
+        end()
+    return "done"
+
+
+def test_two_tasks_are_done_side_by_side_and_nothing_stays():
+    with second_process(2) as beside:
+        here, there = both(beside, functools.partial(double, 1), functools.partial(double, 2))
+
+    assert (here[0], there[0]) == (2, 4)
+    assert here[1] == os.getpid() != there[1]
+    assert multiprocessing.active_children() == []
+
+
+def test_one_processor_does_both():
+    with second_process(1) as beside:
+        assert beside is None
+        assert both(beside, functools.partial(double, 1), functools.partial(double, 2)) == (
+            (2, os.getpid()), (4, os.getpid()),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_error_is_the_same_with_and_without_it(count):
+    """Also that of the first task, whatever became of the second."""
+    with second_process(count) as beside, pytest.raises(ValueError, match=r"^second$"):
+        both(beside, functools.partial(double, 1), functools.partial(refuse, "second"))
+    with second_process(count) as beside, pytest.raises(ValueError, match=r"^first$"):
+        both(beside, functools.partial(refuse, "first"), functools.partial(refuse, "second"))
+
+
+def test_what_dies_there_is_done_here():
+    with second_process(2) as beside:
+        assert both(beside, int, functools.partial(fails_elsewhere, os.getpid())) == (0, "done")
+        assert both(beside, int, functools.partial(fails_elsewhere, os.getpid())) == (0, "done")
+
+
+def test_what_cannot_be_sent_is_done_here():
+    with second_process(2) as beside:
+        assert both(beside, int, lambda: "here") == (0, "here")
+
+
+def test_it_computes_with_one_thread_since_those_of_this_process_are_not_there():
+    multiply()
+    with second_process(2) as beside:
+        assert both(beside, int, multiply)[1] == (300**3, 1)
