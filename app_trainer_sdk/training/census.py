@@ -49,6 +49,7 @@ class Held:
         bytes: of their storages, each counted once; ``device_bytes`` of those on the probed device.
         graphs: how many of them carry an autograd graph, whose memory is not among ``bytes``.
         imported: whether the path begins at a module that was imported inside the scope.
+        certain: whether the path begins at what lives for sure; garbage may be a holder else.
         examples: the largest: path, shape, dtype, device, bytes.
     """
 
@@ -59,6 +60,7 @@ class Held:
     device_bytes: int
     graphs: int
     imported: bool = False
+    certain: bool = False
     examples: Sequence[dict[str, Any]] = ()
 
     def document(self) -> dict[str, Any]:
@@ -257,7 +259,9 @@ class _Book:
         examples.sort(key=lambda each: -int(each["bytes"]))
         is_new = bool(trail.module) and trail.module not in self._modules
         told = tuple(examples[:MOST_EXAMPLES])
-        self.held.append(Held(trail.text(), kind, len(owned), total, on_device, graphs, is_new, told))
+        self.held.append(
+            Held(trail.text(), kind, len(owned), total, on_device, graphs, is_new, trail.certain, told)
+        )
 
 
 def _weight(tensor: Tensor) -> tuple[int, bool]:

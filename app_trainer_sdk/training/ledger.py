@@ -200,7 +200,8 @@ class Ledger:
         if not releases:
             row.verdict = "held on purpose"
         else:
-            if scope.born or row.unnamed > row.tolerance:
+            self._name(row, scope)
+            if row.unnamed > row.tolerance or not all(held.certain for held in row.survivors):
                 # Garbage among what was set aside at the beginning may be all there is to it.
                 self._census.leave(scope, everything=True)
                 self._read(row)

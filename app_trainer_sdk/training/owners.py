@@ -40,6 +40,7 @@ class Trail:
         place: where a local lives, such as ``encode() at trainer.py:88``; empty for globals.
         holder: what refers to the object directly, or None.
         module: the module whose global or class the path begins at; empty for locals.
+        certain: whether the path begins at what lives for sure: a local of a running function or a global.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Trail:
     place: str = ""
     holder: Any = None
     module: str = ""
+    certain: bool = False
 
     def text(self, further: str = "") -> str:
         """The path for people, ``further`` steps included."""
@@ -121,10 +123,10 @@ class Tracer:
         root, *rest = way
         if id(root) in self._locals:
             name, place = self._locals[id(root)]
-            return Trail(name, _steps(way), place, holder)
+            return Trail(name, _steps(way), place, holder, certain=True)
         name = self._globals.get(id(root)) or _root_name(root)
         if id(root) in self._globals and rest:
-            return Trail(f"{name}.{_key_of(root, rest[0])}", _steps(rest), "", holder, name)
+            return Trail(f"{name}.{_key_of(root, rest[0])}", _steps(rest), "", holder, name, certain=True)
         if isinstance(root, types.ModuleType | type):
             home = root.__module__ if isinstance(root, type) else name
             return Trail(name, _steps(way), "", holder, home)

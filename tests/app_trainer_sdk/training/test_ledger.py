@@ -321,6 +321,41 @@ def test_garbage_from_before_is_no_leak():
     assert rows[0].verdict == "released"
 
 
+def test_everything_is_collected_only_where_no_name_says_who_holds():
+    """Looking through a million old objects takes longer than finding the name."""
+    collected = []
+
+    def note(phase, info):
+        if phase == "start" and info["generation"] == 2:
+            collected.append(info)
+
+    def keep_nothing(old):
+        pass
+
+    def keep_by_name(old):
+        CACHE["encoder"] = Encoder()
+
+    def keep_by_garbage(old):
+        old.value = Encoder()
+        old.itself = old
+
+    counts = []
+    gc.callbacks.append(note)
+    try:
+        for work in (keep_nothing, keep_by_name, keep_by_garbage):
+            old = Holder()
+            book, rows, _ = ledger(100, 100)
+            with book.phase("work"):
+                work(old)
+                del old
+                collected.clear()
+            counts.append((len(collected), rows[0].verdict.split()[0]))
+    finally:
+        gc.callbacks.remove(note)
+
+    assert counts == [(1, "released"), (1, "kept"), (2, "released")]
+
+
 @pytest.mark.parametrize(("numbers", "kept"), [(100, False), (1_000_000, True)])
 def test_constants_of_a_module_imported_inside(tmp_path, monkeypatch, numbers, kept):
     """Small constants of a library that the phase imported are its own; they stand in the row."""
