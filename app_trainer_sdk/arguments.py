@@ -6,56 +6,58 @@ A wrong request ends with 64, whichever command it was made of. This file must n
 from __future__ import annotations
 
 import argparse
+import contextlib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from app_trainer_sdk.errors import BadJob, ExitCode
+from app_trainer_sdk.errors import BadJob, DiskFull, ExitCode, is_disk_full
+from app_trainer_sdk.files import write_json
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, with the exit code of a wrong request: its own 2 means nothing to a control plane."""
+    """argparse, with the exit code of a wrong request: its own 2 means nothing to a control plane.
+
+    Where an argument is a ``Path``, nothing is no path: an unset variable must not mean the folder around.
+    """
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.register("type", Path, _path)
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong and how the command is written."""
         self.exit(ExitCode.BAD_JOB, f"{self.prog}: {message}\n{self.format_usage()}")
 
 
-def existing(path: Path, expected: str, setting: str) -> Path:
+FILE, FOLDER = "a file", "a folder"
+
+
+def existing(path: Path, expected: str, setting: str, *, kinds: Sequence[str] = (FILE, FOLDER)) -> Path:
     """``path``, where there is something.
 
     Args:
         path: what was given.
         expected: what should be there, for the message.
         setting: the argument that gave it.
+        kinds: what it may be; a file is whatever can be read, a pipe too.
 
     Raises:
-        BadJob: nothing is there.
+        BadJob: nothing is there, or something of another kind.
     """
-    if path.exists():
+    if (found := found_at(path)) in kinds:
         return path
-    raise BadJob(f"{_kind(path)} at {path}", expected=expected, setting=setting)
+    raise BadJob(f"{found} at {path}", expected=expected, setting=setting)
 
 
 def existing_folder(path: Path, expected: str, setting: str) -> Path:
-    """``path``, which is a folder.
-
-    Raises:
-        BadJob: nothing is there, or no folder.
-    """
-    if path.is_dir():
-        return path
-    raise BadJob(f"{_kind(path)} at {path}", expected=expected, setting=setting)
+    """``path``, which is a folder; raises as :func:`existing` does."""
+    return existing(path, expected, setting, kinds=(FOLDER,))
 
 
 def existing_file(path: Path, expected: str, setting: str) -> Path:
-    """``path``, which is something that can be read: a file, or a pipe.
-
-    Raises:
-        BadJob: nothing is there, or a folder.
-    """
-    if path.exists() and not path.is_dir():
-        return path
-    raise BadJob(f"{_kind(path)} at {path}", expected=expected, setting=setting)
+    """``path``, which is a file; raises as :func:`existing` does."""
+    return existing(path, expected, setting, kinds=(FILE,))
 
 
 def job_directory(path: Path, setting: str = "DIR") -> Path:
@@ -63,10 +65,34 @@ def job_directory(path: Path, setting: str = "DIR") -> Path:
     return existing_folder(path, "the directory of a job", setting)
 
 
-def _kind(path: Path) -> str:
-    """What is found at a path, in a word."""
-    if path.is_dir():
-        return "a folder"
-    if path.exists():
-        return "a file"
-    return "a link to nothing" if path.is_symlink() else "nothing"
+def found_at(path: Path) -> str:
+    """What is found at a path, in a word; where nobody may look, nothing is."""
+    with contextlib.suppress(OSError):
+        if path.exists():
+            return FOLDER if path.is_dir() else FILE
+        if path.is_symlink():
+            return "a link to nothing"
+    return "nothing"
+
+
+def write_document(path: Path, document: Any, setting: str) -> None:
+    """Write JSON to the file that an argument names.
+
+    Raises:
+        BadJob: it cannot be written there.
+        DiskFull: there is no space.
+    """
+    if found_at(path) == FOLDER:
+        raise BadJob(f"{FOLDER} at {path}", expected="a file that can be written", setting=setting)
+    try:
+        write_json(path, document)
+    except OSError as error:
+        kind = DiskFull if is_disk_full(error) else BadJob
+        found = f"cannot write {path}: {error.strerror}"
+        raise kind(found, expected="a file that can be written", setting=setting) from None
+
+
+def _path(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("found ''; expected a path")
+    return Path(text)

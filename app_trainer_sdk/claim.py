@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from app_trainer_sdk.arguments import FILE, found_at
 from app_trainer_sdk.changes import NEVER, OPTION, SETTINGS
 from app_trainer_sdk.errors import BadJob, DependencyUnavailable, DiskFull, Problem, is_disk_full
 from app_trainer_sdk.files import read_json, remove_tree
@@ -118,9 +119,9 @@ def make_folder(folder: Path, *, setting: str = "--job-dir") -> None:
     except OSError as error:
         if is_disk_full(error):
             raise DiskFull(f"cannot make {folder}: {error.strerror}", expected="free disk space") from None
-        wrong = next((each for each in (folder, *folder.parents) if each.exists()), folder)
+        wrong = next((each for each in (folder, *folder.parents) if found_at(each) == FILE), None)
         raise BadJob(
-            f"a file at {wrong}" if wrong.is_file() else f"cannot make {folder}: {error.strerror}",
+            f"{FILE} at {wrong}" if wrong else f"cannot make {folder}: {error.strerror}",
             expected="a folder that can be written",
             setting=setting,
         ) from None

@@ -7,6 +7,7 @@ subcommand is also ``python -m app_trainer_sdk.<module>``. This file must not kn
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -33,8 +34,6 @@ VERBS = {
     "checkpoints": ("checkpoints", "list a job's checkpoints, and why one is not valid"),
 }
 ALIASES = {"train": "run"}
-
-_ARGPARSE_USAGE = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -70,9 +69,12 @@ def _answer(module: str, arguments: Sequence[str]) -> int:
         return answer(arguments)
     except KeyboardInterrupt:  # a run that has begun hears signals itself
         return _interrupted()
+    except BrokenPipeError:  # who read what is printed went away
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # python would flush it once more
+        return _interrupted()
+    except Exception:  # noqa: BLE001 - whatever it is, it has a code
+        return _our_mistake()
     except SystemExit as ending:
-        if ending.code == _ARGPARSE_USAGE:  # argparse's own code, which a container must not end with
-            return _bad_job()
         if ending.code is None or isinstance(ending.code, int):
             return int(ending.code or 0)
         raise
@@ -102,6 +104,17 @@ def _interrupted() -> int:
 
     sys.stderr.write("interrupted\n")
     return int(ExitCode.INTERRUPTED)
+
+
+def _our_mistake() -> int:
+    """Python's own code 1 means nothing to a control plane."""
+    import traceback
+
+    from app_trainer_sdk.errors import ExitCode
+    from app_trainer_sdk.redaction import redact
+
+    sys.stderr.write(redact(traceback.format_exc()))
+    return int(ExitCode.INTERNAL_ERROR)
 
 
 def _bad_job() -> int:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from app_trainer_sdk import __version__
-from app_trainer_sdk.arguments import Parser
+from app_trainer_sdk.arguments import Parser, write_document
 from app_trainer_sdk.contract import Trainer
 from app_trainer_sdk.contract_check import merged_defaults
 from app_trainer_sdk.errors import TrainerError
@@ -40,15 +40,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--write", type=Path, metavar="FILE", help="write them there instead of printing them")
     chosen = parser.parse_args(arguments)
     try:
-        found = ask({"trainer": chosen.trainer})
+        found = {"schema": SCHEMA, **ask({"trainer": chosen.trainer})}
+        if chosen.write:
+            write_document(chosen.write, found, "--write")
     except TrainerError as error:
         sys.stderr.write(f"floors: {error}\n")
         return int(error.code)
-    text = json.dumps({"schema": SCHEMA, **found}, indent=2, allow_nan=False) + "\n"
-    if chosen.write:
-        chosen.write.write_text(text, encoding="utf-8")
-    else:
-        sys.stdout.write(text)
+    if not chosen.write:
+        sys.stdout.write(json.dumps(found, indent=2, allow_nan=False) + "\n")
     return 0
 
 

@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     A directory that is not there is a wrong request: 64.
     """
     parser = Parser(prog="app-trainer health", description="Tell whether a job is alive, or how it ended.")
-    usual = os.environ.get(PREFIX + "JOB_DIR", "/job")
+    usual = os.environ.get(PREFIX + "JOB_DIR") or "/job"
     parser.add_argument("directory", type=Path, nargs="?", metavar="DIR", help=f"the job's directory ({usual})")
     parser.add_argument("--job-dir", type=Path, metavar="DIR", help="the same, as app-trainer run takes it")
     chosen = parser.parse_args(arguments)

@@ -86,7 +86,7 @@ def local_path(url: str, setting: str) -> Path:
 def in_place(reference: FileReference, setting: str, check: Check) -> Path:
     """A local file or folder, verified as far as the job says anything of it."""
     path = local_path(reference.url, setting)
-    if not path.exists():
+    if not os.access(path, os.F_OK):  # also for a name that is too long to be one
         raise InputMissing(f"nothing at {path}", expected="a readable file or folder", setting=setting)
     if not os.access(path, os.R_OK):
         raise InputMissing(f"{path} cannot be read", expected="a readable file or folder", setting=setting)

@@ -52,6 +52,12 @@ def check_characters(text: str, what: str, place: str) -> None:
         raise BadData(found, expected="whole ones", setting=place) from None
 
 
+def kind_of(value: Any) -> str:
+    """What a JSON value is, in JSON's words: ``a number``, ``null``."""
+    words = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
+    return words.get(type(value), "a number")
+
+
 def missing_field(values: dict[str, Any], field: str, place: str, *, expected: str, setting: str) -> BadData:
     """The error of a row without ``field``: which fields it has, and the hyperparameter that names it."""
     names = ", ".join(map(repr, list(values)[:8])) or "none"
@@ -101,6 +107,6 @@ def _object(line: str, place: str, setting: str) -> dict[str, Any]:
         found = f"{place}: invalid JSON: {str(error).partition(';')[0]}"
         raise BadData(found, expected="one JSON object", setting=setting) from None
     if not isinstance(values, dict):
-        found = f"{place}: a {type(values).__name__}"
+        found = f"{place}: {kind_of(values)}"
         raise BadData(found, expected="one JSON object on each line", setting=setting)
     return values

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from app_trainer_sdk import __version__
-from app_trainer_sdk.arguments import Parser, existing_file
+from app_trainer_sdk.arguments import Parser, existing_file, write_document
 from app_trainer_sdk.errors import BadJob, ExitCode, Problem, TrainerError
-from app_trainer_sdk.files import read_json, write_json
+from app_trainer_sdk.files import read_json
 from app_trainer_sdk.gpus import CARDS, Card, find_card
 from app_trainer_sdk.job import Job, check_job, load_job
 from app_trainer_sdk.paths import PREFIX
@@ -49,11 +49,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(why_not and f"plan: the pilot is not used: {why_not}\n")
         sys.stderr.write(_work_line(job, cards))
         document = plan_document(job, cards, replicas=chosen.ranks, prices=prices, measured=measured)
+        if chosen.write_job and document["cards"][0]["fits"]:
+            write_document(chosen.write_job, with_choice(job, document["cards"][0]), "--write-job")
     except TrainerError as error:
         sys.stderr.write(f"plan: {error}\n")
         return int(error.code)
-    if chosen.write_job and document["cards"][0]["fits"]:
-        write_json(chosen.write_job, with_choice(job, document["cards"][0]))
     if chosen.json:
         sys.stdout.write(json.dumps(document, indent=2, allow_nan=False) + "\n")
     else:
@@ -158,7 +158,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "--job-dir",
         type=Path,
-        default=os.environ.get(PREFIX + "JOB_DIR"),
+        default=os.environ.get(PREFIX + "JOB_DIR") or None,
         help="the job's directory: its pilot",
     )
     parser.add_argument("--ranks", type=int, default=1, help="cards that train together (1)")

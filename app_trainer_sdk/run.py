@@ -48,8 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def job_parser(program: str, description: str) -> Parser:
     """The options of every command that takes a job and works in its directory."""
     parser = Parser(prog=program, description=description)
-    job = os.environ.get(PREFIX + "JOB_FILE", "/run/trainer/job.json")
-    directory = os.environ.get(PREFIX + "JOB_DIR", "/job")
+    job = os.environ.get(PREFIX + "JOB_FILE") or "/run/trainer/job.json"
+    directory = os.environ.get(PREFIX + "JOB_DIR") or "/job"
     parser.add_argument("--job", type=Path, default=Path(job), help=f"job document, JSON or YAML ({job})")
     parser.add_argument(
         "--job-dir", type=Path, default=Path(directory), help=f"the job's directory ({directory})"

@@ -9,13 +9,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from app_trainer_sdk.arguments import Parser, job_directory
+from app_trainer_sdk.arguments import Parser
 from app_trainer_sdk.callbacks.answers import Mode
 from app_trainer_sdk.callbacks.delivery import DeliveryRecord
 from app_trainer_sdk.callbacks.http_sink import HttpSink
 from app_trainer_sdk.errors import BadJob, ExitCode, TrainerError
-from app_trainer_sdk.files import read_json
-from app_trainer_sdk.job import Callbacks, load_job, read_job
+from app_trainer_sdk.job import Callbacks, begun_job, load_job, read_job
 from app_trainer_sdk.paths import JobDirectory
 from app_trainer_sdk.redaction import QUERY_DIGEST, guard, redact
 
@@ -42,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Send a directory's events: 0 when none is left, 69 when some are."""
     chosen = _parser().parse_args(arguments)
     try:
-        layout = JobDirectory(job_directory(chosen.directory).resolve())
+        layout = JobDirectory(chosen.directory)
         callbacks = _callbacks(layout, chosen.job, chosen.url, chosen.mode)
         guard(callbacks.model_dump())
         waiting, heard, left = deliver_backlog(callbacks, layout, chosen.seconds, everything=True)
@@ -57,9 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _callbacks(layout: JobDirectory, job: Path | None, url: str | None, mode: Mode | None) -> Callbacks:
     """Where to, by the option, the job file, or the directory's job where that says all of it."""
-    if not layout.job.is_file():
-        raise BadJob(f"no job in {layout.root}", expected="the directory of a job", setting="DIR")
-    there = load_job(job) if job is not None else read_job(read_json(layout.job))
+    begun = begun_job(layout.root)
+    there = begun if job is None else load_job(job)
     known = there.callbacks
     if url is not None:
         asked = {"url": url, "mode": known.mode if known else "notify"}

@@ -17,7 +17,7 @@ from app_trainer_sdk.job.document import (
     WeightFile,
     WeightsReference,
 )
-from app_trainer_sdk.job.reading import load_job, read_job
+from app_trainer_sdk.job.reading import begun_job, load_job, read_job
 from app_trainer_sdk.job.syntax import parse_document
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "Resume",
     "WeightFile",
     "WeightsReference",
+    "begun_job",
     "check_job",
     "load_job",
     "parse_document",

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from app_trainer_sdk.job.syntax import unique_keys
+from app_trainer_sdk.job.syntax import unique_keys, whole_number
 
 _NUMBER_STARTS = list("-+.0123456789")
 
@@ -41,7 +41,8 @@ def _float(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> float:
 
 
 def _integer(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
-    return int(str(node.value), 0 if node.value[:2] in ("0x", "0o") else 10)
+    digits = str(node.value)
+    return int(digits, 0) if digits[:2] in ("0x", "0o") else whole_number(digits)
 
 
 def _plain(tag: str, pattern: str, starts: list[str]) -> None:

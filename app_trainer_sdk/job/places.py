@@ -18,6 +18,8 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 
 def place(url: str) -> str:
     """A path or URL that this SDK can read, or a ``ValueError`` with what was expected."""
+    if "\0" in url:
+        raise ValueError("a path or URL without NUL")
     word = _SCHEME.match(url)
     if word is None and "://" not in url and not url.startswith("file:"):
         return url

@@ -12,10 +12,12 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import ValidationError
 
+from app_trainer_sdk.arguments import existing_folder
 from app_trainer_sdk.errors import BadJob, Problem, TrainerError
 from app_trainer_sdk.job.checking import check_job
 from app_trainer_sdk.job.document import Job
 from app_trainer_sdk.job.syntax import parse_document
+from app_trainer_sdk.paths import JobDirectory
 from app_trainer_sdk.validation import explain, show
 
 
@@ -26,6 +28,18 @@ def load_job(path: Path) -> Job:
         BadJob: the file is missing, unreadable, not JSON or YAML, or not a job; all problems at once.
     """
     return read_job(parse_document(path), base=path.resolve().parent)
+
+
+def begun_job(directory: Path, setting: str = "DIR") -> Job:
+    """The job that was begun in ``directory``, as it is kept there; ``setting`` is the argument that named it.
+
+    Raises:
+        BadJob: none was, or what is kept is no job.
+    """
+    path = JobDirectory(existing_folder(directory, "the directory of a job", setting)).job
+    if not path.is_file():
+        raise BadJob(f"no job in {directory}", expected="the directory of a job", setting=setting)
+    return read_job(parse_document(path, setting))
 
 
 def read_job(document: Any, *, base: Path | None = None) -> Job:

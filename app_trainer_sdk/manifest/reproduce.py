@@ -17,10 +17,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from app_trainer_sdk.arguments import Parser, existing_file
+from app_trainer_sdk.arguments import Parser, existing_file, write_document
 from app_trainer_sdk.data_facts import cores_of_a_rank
 from app_trainer_sdk.errors import BadJob, ExitCode, Problem, TrainerError
-from app_trainer_sdk.files import read_json, write_json
+from app_trainer_sdk.files import read_json
 from app_trainer_sdk.job import check_job, read_job
 from app_trainer_sdk.limits import processors
 from app_trainer_sdk.manifest.document import Manifest, Package
@@ -58,11 +58,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         manifest = load_manifest(chosen.manifest)
         job = job_again(manifest, inputs=_pairs(chosen.input), weights=_pairs(chosen.weights))
         differences = list(compare(manifest, os.environ))
+        if chosen.write_job:
+            write_document(chosen.write_job, job, "--write-job")
     except TrainerError as error:
         sys.stderr.write(f"reproduce: {error}\n")
         return int(error.code)
-    if chosen.write_job:
-        write_json(chosen.write_job, job)
     document = {
         "schema": SCHEMA, "same": not any(each.decides for each in differences), "job": job,
         "ranks": manifest.environment.ranks, "differences": [asdict(each) for each in differences],

@@ -9,14 +9,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from app_trainer_sdk.arguments import Parser, job_directory
+from app_trainer_sdk.arguments import Parser
 from app_trainer_sdk.attempt.admission import answer_if_finished
 from app_trainer_sdk.claim import alone_in
 from app_trainer_sdk.console import Console
 from app_trainer_sdk.environment import check_environment
 from app_trainer_sdk.errors import BadJob, ExitCode, TrainerError
-from app_trainer_sdk.files import read_json
-from app_trainer_sdk.job import Job, load_job, read_job
+from app_trainer_sdk.job import Job, begun_job, load_job
 from app_trainer_sdk.outputs.made import made_before
 from app_trainer_sdk.paths import JobDirectory
 from app_trainer_sdk.redaction import QUERY_DIGEST, guard, redact, redact_logs
@@ -31,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     redact_logs()
     try:
         check_environment()
-        return int(upload_job(job_directory(chosen.directory).resolve(), chosen.job, Console()))
+        return int(upload_job(chosen.directory, chosen.job, Console()))
     except TrainerError as error:
         sys.stderr.write(f"upload: {redact(str(error))}\n")
         return int(error.code)
@@ -43,10 +42,8 @@ def upload_job(directory: Path, job_file: Path | None, console: Console) -> Exit
     Raises:
         BadJob: there is nothing to upload, or not where to.
     """
-    layout = JobDirectory(directory)
-    if not layout.job.is_file():
-        raise BadJob(f"no job in {directory}", expected="the directory of a job", setting="DIR")
-    job = _job(layout, job_file)
+    job = _job(begun_job(directory), job_file)
+    layout = JobDirectory(directory.resolve())
     guard(job.document())
     with alone_in(layout.root):
         if (code := answer_if_finished(job, layout, console)) is not None:
@@ -55,8 +52,7 @@ def upload_job(directory: Path, job_file: Path | None, console: Console) -> Exit
         return Supervisor(job, layout, console, made=made_before(layout)).run()
 
 
-def _job(layout: JobDirectory, job_file: Path | None) -> Job:
-    there = read_job(read_json(layout.job))
+def _job(there: Job, job_file: Path | None) -> Job:
     job = (load_job(job_file) if job_file is not None else there).model_copy(
         update={"job_id": there.identifier()}
     )

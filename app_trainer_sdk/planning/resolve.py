@@ -117,8 +117,9 @@ def _windows(data: DataFacts, total: int, groups: Sequence[int]) -> int | None:
     if data.rows is None:
         return None
     if data.rows < total:
+        rows = "1 row" if data.rows == 1 else f"{data.rows} rows"
         raise BadData(
-            f"the training split has {data.rows} rows and one update takes {total}",
+            f"the training split has {rows} and one update takes {total}",
             expected="at least one global batch of rows",
             setting="/hyperparameters/global_batch or the dataset",
         )

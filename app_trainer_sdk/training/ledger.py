@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 
 from torch import Tensor
 
-from app_trainer_sdk.errors import InternalError
+from app_trainer_sdk.errors import InternalError, StopRequested
 from app_trainer_sdk.training.census import CENSUS, Census, Held, Scope, name_holders
 from app_trainer_sdk.training.memory import MIB, Probe, Reading, size_text
 
@@ -48,7 +48,7 @@ class Row:
         peak: most bytes held at once, of the counter that the probe can follow.
         released: from the peak to the end; None where the peak is only that of the whole process.
         seconds: how long it took, the ledger's own work aside.
-        verdict: ``released``, ``kept ...``, ``unproven ...``, ``held on purpose`` or ``failed: ...``.
+        verdict: ``released``, ``kept ...``, ``unproven ...``, ``held on purpose``, ``stopped: ...``, ``failed: ...``.
         survivors: what was made inside and still lives, with its holders.
         unnamed: allocated bytes more than before that no survivor explains: autograd, C++, libraries.
         tolerance: how many of those are accepted, and ``warm`` whether the phase ran in this process before.
@@ -160,6 +160,9 @@ class Ledger:
         row = here.row
         try:
             yield row
+        except StopRequested as stop:
+            row.verdict = f"stopped: {stop.reason}"
+            raise
         except BaseException as error:
             row.verdict = f"failed: {type(error).__name__}"
             raise

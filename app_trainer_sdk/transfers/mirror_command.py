@@ -8,9 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from app_trainer_sdk.arguments import Parser, existing_file, existing_folder
+from app_trainer_sdk.arguments import Parser, existing_file, existing_folder, write_document
 from app_trainer_sdk.errors import BadJob, ExitCode, TrainerError
-from app_trainer_sdk.files import write_json
 from app_trainer_sdk.hub import list_repository
 from app_trainer_sdk.job import parse_document
 from app_trainer_sdk.paths import cache_directory
@@ -64,7 +63,7 @@ def _write(chosen: argparse.Namespace) -> int:
         files = _of_the_hub(repository, revision, fetch=chosen.fetch)
     document = manifest(files, chosen.base_url, revision=revision)
     if chosen.output is not None:
-        write_json(chosen.output, document)
+        write_document(chosen.output, document, "--output")
     else:
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
     return int(ExitCode.SUCCEEDED)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app_trainer_sdk.arguments import existing, existing_file, existing_folder
+from app_trainer_sdk.arguments import existing, existing_file, existing_folder, write_document
 from app_trainer_sdk.cli import VERBS, main
 from app_trainer_sdk.errors import BadJob
 
@@ -145,3 +145,48 @@ def test_a_link_to_nothing(tmp_path: Path):
     for check in (existing, existing_file, existing_folder):
         with pytest.raises(BadJob, match=r"a link to nothing at .*; expected a thing; change DIR"):
             check(link, "a thing", "DIR")
+
+
+@pytest.mark.parametrize(
+    ("option", "arguments"),
+    [
+        ("--job-dir", ["run", "--job", "job.json", "--job-dir", ""]),
+        ("--job", ["plan", "--job", ""]),
+        ("DIR", ["events", "flush", ""]),
+    ],
+)
+def test_nothing_is_no_path(here: Path, capsys: pytest.CaptureFixture[str], option: str, arguments: list[str]):
+    """``--job-dir "$UNSET"`` trains nowhere, and not where one stands."""
+    code, told = answer(arguments, "", capsys)
+
+    assert code == 64
+    assert f"argument {option}: found ''; expected a path" in told
+    assert sorted(each.name for each in here.iterdir()) == ["job.json", "rows.jsonl"]
+
+
+def test_an_empty_variable_is_none(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """As shells and platforms write one that they do not set."""
+    monkeypatch.setenv("APP_TRAINER_JOB_DIR", "")
+
+    assert answer(["health"], "", capsys)[1].startswith("health: nothing at /job")
+
+
+@pytest.mark.parametrize("path", ["x" * 300, "job.json/x"])
+def test_a_folder_that_cannot_be_made(here: Path, capsys: pytest.CaptureFixture[str], path: str):
+    """A name that is too long, or one below a file."""
+    code, told = answer(["run", "--job", "job.json", "--job-dir", "PATH"], path, capsys)
+
+    assert code == 64
+    assert "; expected a folder that can be written; change --job-dir" in told
+
+
+@pytest.mark.parametrize("place", ["rows.jsonl/x.json", "."])
+def test_a_document_that_cannot_be_written(here: Path, place: str):
+    """Where a command was to write it, and not a traceback."""
+    with pytest.raises(BadJob, match=r"; expected a file that can be written; change --write"):
+        write_document(Path(place), {}, "--write")
+
+    write_document(here / "new" / "x.json", {"a": 1}, "--write")
+    assert json.loads((here / "new" / "x.json").read_text()) == {"a": 1}

@@ -110,3 +110,20 @@ def test_a_signal_before_anything_began_is_an_interruption(monkeypatch, capsys):
 
     assert main(["run"]) == 75
     assert capsys.readouterr().err == "interrupted\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [(BrokenPipeError(), 75, "interrupted\n"), (RuntimeError("odd"), 70, "RuntimeError: odd\n")],
+)
+def test_whatever_happens_has_a_code_of_ours(monkeypatch, capsys, error, code, told):
+    """Python's own code 1 never leaves, neither for a reader who went away nor for a mistake of ours."""
+
+    def fail(arguments):
+        raise error
+
+    monkeypatch.setattr("app_trainer_sdk.health.main", fail)
+    monkeypatch.setattr("app_trainer_sdk.cli.os.dup2", lambda *descriptors: None)
+
+    assert main(["health"]) == code
+    assert capsys.readouterr().err.endswith(told)

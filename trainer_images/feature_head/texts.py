@@ -42,7 +42,7 @@ def _row(values: dict[str, Any], place: str, *, settings: Any) -> Row:
 def _text(values: dict[str, Any], place: str, field: str) -> str:
     text = _field(values, place, field, "text_field")
     if not isinstance(text, str) or not text.strip():
-        found = "empty" if isinstance(text, str) else f"a {type(text).__name__}"
+        found = "empty" if isinstance(text, str) else jsonl.kind_of(text)
         raise BadData(f"{place}: field {field!r} is {found}", expected="a text", setting=place)
     jsonl.check_characters(text, f"field {field!r}", place)
     return text

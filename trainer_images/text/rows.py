@@ -100,18 +100,17 @@ def _messages(value: Any, place: str, field: str, *, role: str) -> tuple[Message
     if isinstance(value, str) and role:
         return ({"role": role, "content": value},)
     if not isinstance(value, Sequence) or isinstance(value, str):
-        kind = "null" if value is None else f"a {type(value).__name__}"
         expected = "a string, or a list of messages" if role else "a list of messages"
-        raise BadData(f"{place}: field {field!r} is {kind}", expected=expected, setting=place)
+        raise BadData(f"{place}: field {field!r} is {jsonl.kind_of(value)}", expected=expected, setting=place)
     return tuple(_message(each, f"{place}: field {field!r}[{index}]") for index, each in enumerate(value))
 
 
 def _message(value: Any, where: str) -> Message:
     if not isinstance(value, dict):
-        raise BadData(f"{where} is a {type(value).__name__}", expected='{"role": ..., "content": ...}')
+        raise BadData(f"{where} is {jsonl.kind_of(value)}", expected='{"role": ..., "content": ...}')
     if value.get("role") not in ROLES:
         raise BadData(f"{where} has the role {value.get('role')!r}", expected=f"one of {', '.join(ROLES)}")
     if not isinstance(value.get("content"), str):
-        kind = "null" if value.get("content") is None else f"a {type(value['content']).__name__}"
+        kind = jsonl.kind_of(value["content"]) if "content" in value else "nothing"
         raise BadData(f"{where} has a content that is {kind}", expected="a string")
     return {"role": value["role"], "content": value["content"]}

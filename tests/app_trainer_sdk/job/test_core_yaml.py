@@ -58,7 +58,10 @@ def test_json_read_as_yaml_is_the_same_document(value: Any):
         ("a: !!python/object:os.system {}", "could not determine a constructor"),
         ("a: !!timestamp 2026-11-30", "what JSON cannot"),
         ("a: 1\n---\nb: 2", "expected a single document"),
-        ("a: \x01", "is not a job"),
+        ("a: \x01", "is not YAML"),
+        ("a: " + "1" * 5000, "a number of 5,000 digits"),
+        ("a: " + "[" * 2000, "is nested too deeply"),
+        ("", "is empty; expected a document in YAML; change --job"),
     ],
 )
 def test_yaml_that_is_no_job(tmp_path: Path, text: str, reason: str):

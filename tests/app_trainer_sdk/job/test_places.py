@@ -20,6 +20,7 @@ from app_trainer_sdk.job import read_job
         "file:relative",
         "s3://bucket/key",
         "htp:/nowhere",
+        "a\0b",
         "",
     ],
 )

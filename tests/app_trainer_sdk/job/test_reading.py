@@ -10,7 +10,7 @@ import pytest
 from readers import FILE, MINIMAL, refusal, written
 
 from app_trainer_sdk.errors import BadJob
-from app_trainer_sdk.job import load_job, read_job
+from app_trainer_sdk.job import begun_job, load_job, read_job
 
 
 @pytest.mark.parametrize("text", ["[]", "3", "null", '"job"'])
@@ -131,3 +131,22 @@ def test_the_document_reads_back(tmp_path: Path):
     job = load_job(written(tmp_path, json.dumps({**MINIMAL, "hyperparameters": {"updates": 3}})))
 
     assert job == read_job(json.loads(json.dumps(job.document())))
+
+
+@pytest.mark.parametrize(
+    ("kept", "reason"),
+    [
+        (None, "no job in .*; expected the directory of a job; change DIR"),
+        ('{"trainer":', "job.json is not JSON: .*; change DIR"),
+        ("[]", "a job that is "),
+    ],
+)
+def test_what_a_directory_keeps_as_its_job(tmp_path: Path, kept: str | None, reason: str):
+    """Commands that look into one tell what is wrong with it."""
+    if kept is not None:
+        (tmp_path / "job.json").write_text(kept)
+    with pytest.raises(BadJob, match=reason):
+        begun_job(tmp_path)
+    (tmp_path / "job.json").write_text(json.dumps(MINIMAL))
+
+    assert begun_job(tmp_path).trainer == "reader"

@@ -47,7 +47,10 @@ def test_invalid_json_is_told_with_line_and_column(tmp_path: Path):
         ('{"trainer": "a", "trainer": "b"}', "the key 'trainer' stands twice"),
         ('{"hyperparameters": {"learning_rate": NaN}}', "NaN is not a JSON number"),
         ('{"hyperparameters": {"learning_rate": -Infinity}}', "-Infinity is not a JSON number"),
-        ("[" * 100_000, "maximum recursion depth"),
+        ('{"model": ' + "1" * 5000 + "}", "is not JSON: a number of 5,000 digits; expected valid JSON"),
+        ("[" * 100_000, "is nested too deeply"),
+        ("", "is empty; expected a document in JSON; change --job"),
+        (" \n", "is empty; expected a document in JSON; change --job"),
     ],
 )
 def test_json_that_python_takes_and_a_job_does_not(tmp_path: Path, text: str, reason: str):

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch_helpers import StillProbe
 
-from app_trainer_sdk.errors import InternalError
+from app_trainer_sdk.errors import InternalError, StopRequested
 from app_trainer_sdk.training.ledger import COLD_TOLERANCE_BYTES, WARM_TOLERANCE_BYTES, Ledger
 from app_trainer_sdk.training.memory import MIB, CpuProbe
 
@@ -146,6 +146,15 @@ def test_a_phase_that_fails():
         _ = 1 / 0
 
     assert rows[0].verdict == "failed: ZeroDivisionError"
+
+
+def test_a_phase_that_is_stopped():
+    """Somebody's wish is no failure."""
+    book, rows, _ = ledger(100, 100)
+    with pytest.raises(StopRequested), book.phase("train"):
+        raise StopRequested("deadline")
+
+    assert rows[0].verdict == "stopped: deadline"
 
 
 def test_three_modules_are_gone():

@@ -27,7 +27,7 @@ def test_rows_come_in_file_order_with_their_place(make_run):
         ('{"label": "x"}', "no field 'text' among 'label'.*/hyperparameters/text_field"),
         ('{"text": "a"}', "no field 'label' among 'text'.*/hyperparameters/label_field"),
         ('{"text": " ", "label": "x"}', "field 'text' is empty"),
-        ('{"text": 4, "label": "x"}', "field 'text' is a int"),
+        ('{"text": 4, "label": "x"}', "field 'text' is a number"),
         ('{"text": "\\ud83d", "label": "x"}', "half a character"),
         ('{"text": "a", "label": true}', "field 'label' is True"),
         ('{"text": "a", "label": 1.5}', "field 'label' is 1.5"),
