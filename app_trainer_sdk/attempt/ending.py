@@ -15,7 +15,7 @@ from app_trainer_sdk import __version__
 from app_trainer_sdk.attempt.desk import Desk
 from app_trainer_sdk.callbacks.last_words import leave_last_words
 from app_trainer_sdk.console import seconds_text
-from app_trainer_sdk.errors import ExitCode, StopRequested
+from app_trainer_sdk.errors import ExitCode
 from app_trainer_sdk.files import sha256_file, write_json
 from app_trainer_sdk.job import Job
 from app_trainer_sdk.outcome import describe_failure, outcome_document, status_of
@@ -148,7 +148,7 @@ def _last_words(result: Mapping[str, Any], layout: JobDirectory) -> list[str]:
     ]
     failure = result.get("failure")
     if failure:
-        word = "" if failure.get("exception") == StopRequested.__name__ else "error: "
+        word = "error: " if result["status"] == "failed" else ""  # somebody's wish is none
         lines.append(f"{word}{failure['message']}")
         lines += [f"  {line}" for line in str(failure.get("traceback", "")).splitlines()[-LOG_TAIL_LINES:]]
     if result["exit_code"] == ExitCode.UPLOAD_FAILED:

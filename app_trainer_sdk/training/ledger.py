@@ -48,7 +48,8 @@ class Row:
         peak: most bytes held at once, of the counter that the probe can follow.
         released: from the peak to the end; None where the peak is only that of the whole process.
         seconds: how long it took, the ledger's own work aside.
-        verdict: ``released``, ``kept ...``, ``unproven ...``, ``held on purpose``, ``stopped: ...``, ``failed: ...``.
+        verdict: ``released``, ``kept ...``, ``unproven ...``, ``held on purpose``, ``stopped: ...`` or
+            ``failed: ...``.
         survivors: what was made inside and still lives, with its holders.
         unnamed: allocated bytes more than before that no survivor explains: autograd, C++, libraries.
         tolerance: how many of those are accepted, and ``warm`` whether the phase ran in this process before.

@@ -197,7 +197,7 @@ def test_the_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable:
     told = supervise(tmp_path, "obey()")
 
     assert (told.code, told.last["type"], told.result["step"]) == (77, "job.interrupted", 1)
-    assert "stop requested: deadline" in told.console.splitlines()  # and not as an error
+    assert "deadline" in told.console.splitlines()  # and not as an error
     assert told.result["stop"]["reason"] == "deadline"
     one_truth(told)
 
