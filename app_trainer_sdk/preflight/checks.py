@@ -228,4 +228,4 @@ def _number(version: str) -> tuple[int, ...]:
 
 
 def _gib(count: float) -> str:
-    return f"{count / GIB:.1f} GiB"
+    return f"{count / MIB:.0f} MiB" if 0 < count < GIB / 10 else f"{count / GIB:.1f} GiB"

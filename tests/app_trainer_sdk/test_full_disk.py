@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from process_helpers import start_supervisor
@@ -42,3 +43,23 @@ def test_a_full_disk_is_told(tmp_path: Path):
     assert code == 73
     assert (record.state, record.code) == ("failed", 73)
     assert listener.desk.events("full")[-1]["failure"]["message"].startswith("[Errno 28] No space left")
+
+
+@pytest.mark.skipif(not PERMITTED, reason="no namespaces of mounts are permitted here")
+def test_what_a_small_disk_cannot_hold_is_not_asked_for(tmp_path: Path, serve: Any):
+    """A13 row 7: a disk of 2 MiB and inputs of 8: 73, and their server is sent nothing and sends nothing."""
+    (tmp_path / "dir").mkdir()
+    server = serve(lambda handler, request: None)
+    inputs = {"dataset": {"url": f"{server.url}/rows", "size": 8 << 20}}
+    with Listener(Desk(tmp_path / "listener")) as listener:
+        callbacks = {"url": f"{listener.url}/events", "mode": "control"}
+        process = start_supervisor(
+            tmp_path, "", below=(*DISK, str(tmp_path / "dir")),
+            job={"job_id": "small", "inputs": inputs, "callbacks": callbacks},
+            environment={"APP_TRAINER_ALLOW_HOSTS": "127.0.0.1"},
+        )  # fmt: skip
+        code = process.wait(30)
+        told = listener.desk.events("small")[-1]
+
+    assert (code, told["failure"]["phase"], told["failure"]["name"]) == (73, "preflight", "disk_full")
+    assert server.received == []

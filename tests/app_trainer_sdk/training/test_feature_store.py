@@ -77,11 +77,11 @@ def test_features_by_position(run, tmp_path):
 
 
 def test_another_extractor(run, tmp_path):
-    """I6: other weights or another preprocessing never find these features; the same ones do."""
+    """I6, A13 row 10: other weights or preprocessing never find these features; the same do, in any order."""
     first, _, _ = fill(run, tmp_path / "1", backbone(0), [1, 2])
     other, facts, made = fill(run, tmp_path / "2", backbone(1), [1, 2])
     _, resized, _ = fill(run, tmp_path / "3", backbone(0), [1, 2], preprocessing={"size": 512})
-    again, reused, nothing = fill(run, tmp_path / "4", backbone(0), [1, 2, 3])
+    again, reused, nothing = fill(run, tmp_path / "4", backbone(0), [3, 2, 1])
 
     assert first.folder != other.folder
     assert (facts["computed"], made) == (2, [1, 2])
@@ -108,7 +108,7 @@ def test_what_identifies_weights():
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "emptied", "removed"])
 def test_a_damaged_item(run, tmp_path, damage):
-    """I6: an item whose bytes are not those that were written is computed again, alone, and counted."""
+    """I6, A13 row 10: an item whose bytes are not those written is computed again, alone, and counted."""
     store, _, _ = fill(run, tmp_path / "1", backbone(), range(4))
     path = sorted(store.folder.iterdir())[1]
     data = path.read_bytes()
