@@ -13,12 +13,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from loopback import Loopback, Received
 
 TOY = {"trainer": "app_trainer_sdk.testing.toys:ToyTrainer", "model": "toy-mlp"}
 
@@ -37,57 +38,6 @@ def own_environment() -> Iterator[None]:
 def loopback_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The platform's own setting; a job could not say it, and no test speaks to another host."""
     monkeypatch.setenv("APP_TRAINER_ALLOW_HOSTS", "127.0.0.1")
-
-
-@dataclass
-class Received:
-    """One request a server got."""
-
-    method: str
-    path: str
-    headers: dict[str, str]
-    body: bytes
-
-
-class Loopback(ThreadingHTTPServer):
-    """A server on 127.0.0.1. ``answer(handler, request)`` says what each request is told."""
-
-    daemon_threads = True
-
-    def __init__(self, answer: Callable[[BaseHTTPRequestHandler, Received], None]) -> None:
-        self.received: list[Received] = []
-        self.released = threading.Event()
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_GET(self) -> None:
-                length = int(self.headers.get("Content-Length", 0))
-                request = Received(self.command, self.path, dict(self.headers), self.rfile.read(length))
-                outer.received.append(request)
-                answer(self, request)
-
-            do_POST = do_HEAD = do_GET  # noqa: N815 - the names http.server looks for
-
-            def log_message(self, *arguments: Any) -> None:
-                """Be silent."""
-
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server_address[1]}"
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away is part of many tests."""
-
-
-def reply(handler: BaseHTTPRequestHandler, status: int = 200, body: bytes = b"", **headers: str) -> None:
-    """Answer with a status and a body."""
-    handler.send_response(status)
-    for name, value in headers.items():
-        handler.send_header(name.replace("_", "-"), value)
-    handler.send_header("Content-Length", str(len(body)))
-    handler.end_headers()
-    handler.wfile.write(body)
 
 
 @pytest.fixture

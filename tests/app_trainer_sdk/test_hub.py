@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from loopback import reply
+
 from app_trainer_sdk.hub import PATTERNS
 from app_trainer_sdk.job import read_job
 
@@ -51,15 +53,6 @@ def mirror(url: str, cache: Path, *more: str) -> str:
     command = [sys.executable, "-m", "app_trainer_sdk.transfers.mirror_command", "a/b@r1"]
     command += ["--base-url", "https://bucket.example/w", *more]
     return subprocess.run(command, env=told, capture_output=True, text=True, check=True, timeout=60).stdout
-
-
-def reply(handler: Any, status: int, body: bytes = b"", **headers: str) -> None:
-    handler.send_response(status)
-    for name, value in {"Content-Length": str(len(body)), **headers}.items():
-        handler.send_header(name.replace("_", "-"), value)
-    handler.end_headers()
-    if handler.command != "HEAD":
-        handler.wfile.write(body)
 
 
 def sibling(name: str, body: bytes) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import lying_server
 import pytest
+from loopback import free, reply
 
 from app_trainer_sdk import ModelRow, WeightSource
 from app_trainer_sdk.errors import (
@@ -33,10 +34,6 @@ SHA256 = hashlib.sha256(BODY).hexdigest()
 SECRET = "?signature=VerySecret"
 
 
-def free() -> None:
-    """Nobody asked to stop."""
-
-
 def get(url: str, folder: Path, *, check: Any = free, **known: Any) -> Path:
     return fetch(
         FileReference(url=url, **known),
@@ -45,15 +42,6 @@ def get(url: str, folder: Path, *, check: Any = free, **known: Any) -> Path:
         check=check,
         tools=lying_server.tools(),
     )
-
-
-def reply(handler: Any, status: int = 200, body: bytes = b"", **headers: str) -> None:
-    handler.send_response(status)
-    for name, value in {"Content-Length": str(len(body)), **headers}.items():
-        handler.send_header(name.replace("_", "-"), value)
-    handler.end_headers()
-    if handler.command != "HEAD":
-        handler.wfile.write(body)
 
 
 def job(**parts: Any) -> Any:

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
+from loopback import reply
 
 from app_trainer_sdk.attempt.admission import run_job
 from app_trainer_sdk.console import Console
@@ -462,10 +463,7 @@ def test_the_same_command_goes_on_to_the_same_end(
 
     def answer(handler: Any, request: Any) -> None:
         time.sleep(0.3 if len(server.received) == 1 else 0.0)
-        handler.send_response(200)
-        handler.send_header("Content-Length", "16")
-        handler.end_headers()
-        handler.wfile.write(b'{"cancel": true}')
+        reply(handler, body=b'{"cancel": true}')
 
     server = serve(answer)
     waits = {"APP_TRAINER_UPLOAD_WAIT_SECONDS": "10", "APP_TRAINER_MIN_EVENT_INTERVAL": "0.1"}

@@ -15,6 +15,7 @@ import psutil
 import pytest
 import safetensors.torch
 import torch
+from loopback import reply
 from process_helpers import gone, supervise
 
 from app_trainer_sdk.attempt import preparation
@@ -135,13 +136,7 @@ def test_the_next_start_is_the_next_attempt(tmp_path: Path, toy_job: Any):
 
 def test_a_signature_in_a_url_is_in_nothing_that_is_said(tmp_path: Path, toy_job: Any, serve: Any):
     """Presigned URLs are secrets: not in events, result, report, log or on the terminal."""
-
-    def answer(handler: Any, request: Any) -> None:
-        handler.send_response(404)
-        handler.send_header("Content-Length", "0")
-        handler.end_headers()
-
-    server, told = serve(answer), io.StringIO()
+    server, told = serve(lambda handler, request: reply(handler, 404)), io.StringIO()
     job = toy_job(
         inputs={"dataset": f"{server.url}/rows?signature=VerySecret"}, callbacks=f"{server.url}/h?VerySecret"
     )

@@ -12,49 +12,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from process_helpers import TOY, program
 
 from app_trainer_sdk.console import Console
 from app_trainer_sdk.errors import ExitCode
-from app_trainer_sdk.job import load_job
+from app_trainer_sdk.job import Job, load_job
 from app_trainer_sdk.paths import JobDirectory
 from app_trainer_sdk.redaction import guard
 from app_trainer_sdk.supervisor import Supervisor
 
-TOY = {"trainer": "app_trainer_sdk.testing.toys:ToyTrainer", "model": "toy-mlp"}
-RANK = """
-import json, os, select, signal, socket, sys, time
-folder, line = os.path.dirname(sys.argv[1]), socket.socket(fileno=int(sys.argv[2]))
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-def say(kind, **facts):
-    line.sendall(json.dumps({"kind": kind, **facts}).encode() + b"\\n")
+#: What a made-up rank can do here, beyond what all of them can.
+TRAINS = """
+import select
 def progress(step, total, loss):
     spread = {"last": loss, "mean": loss, "min": loss, "max": loss, "n": 1}
     say("progress", step=step, total=total, updates_per_second=1.0, eta_seconds=1.0, metrics={"loss": loss},
         spreads={"loss": spread}, nonfinite=[], seconds=0.1, data_seconds=0.0)
 def metric(**facts):
-    with open(os.path.join(folder, "..", "..", "metrics.jsonl"), "a") as file:
+    with (folder.parent.parent / "metrics.jsonl").open("a") as file:
         file.write(json.dumps(facts) + "\\n")
-def end(code, status, **facts):
-    document = {"status": status, "exit_code": code, "name": status, **facts}
-    with open(os.path.join(folder, "outcome-0.json"), "w") as file:
-        json.dump(document, file)
-    sys.exit(code)
-def wait_for_stop():
-    said = b""
-    while not said.endswith(b"\\n"):
-        piece = line.recv(1000)
-        if not piece:
-            os._exit(72)  # the supervisor is gone
-        said += piece
-    reason = json.loads(said.splitlines()[0])["reason"]
-    code = {"interrupted": 75, "fenced": 76, "deadline": 77, "canceled": 81}[reason]
-    end(code, reason, failure={"code": code, "message": reason, "phase": "train", "step": 1,
-        "origin": "system", "retry": "no"})
 def train(total, seconds=0.02):
     for number in range(total):
         progress(number + 1, total, 1 / (number + 1))
         if select.select([line], [], [], seconds)[0]:
-            wait_for_stop()
+            obey()
 say("phase", name="train")
 """
 DRIVER = """
@@ -64,9 +45,8 @@ from app_trainer_sdk.console import Console
 from app_trainer_sdk.job import load_job
 from app_trainer_sdk.paths import JobDirectory
 from app_trainer_sdk.supervisor import Supervisor
-job, directory, rank = sys.argv[1:]
-words = (sys.executable, "-S", "-E", rank)
-sys.exit(Supervisor(load_job(Path(job)), JobDirectory(Path(directory)), Console(), program=words).run())
+job, directory, *program = sys.argv[1:]
+sys.exit(Supervisor(load_job(Path(job)), JobDirectory(Path(directory)), Console(), program=program).run())
 """
 
 
@@ -90,19 +70,18 @@ class Fakes:
     def __init__(self, folder: Path) -> None:
         self.layout = JobDirectory(folder / "dir")
         self.job = folder / "job.json"
-        self._rank = folder / "rank.py"
         self._started: list[subprocess.Popen[bytes]] = []
 
-    def __call__(self, script: str = "end(0, 'succeeded', outputs=[])", **parts: Any) -> Fake:
-        words = (sys.executable, "-S", "-E", str(self._write(script, parts)))
-        job = load_job(self.job)
+    def __call__(self, script: str = "leave(0, 'succeeded', outputs=[])", **parts: Any) -> Fake:
+        job = self._write(parts)
         guard(job.document())
         fake = Fake(self.layout)
-        fake.code = Supervisor(job, self.layout, Console(fake.console), program=words).run()
+        fake.code = Supervisor(job, self.layout, Console(fake.console), program=program(TRAINS + script)).run()
         return fake
 
     def start(self, script: str, **parts: Any) -> subprocess.Popen[bytes]:
-        words = [sys.executable, "-c", DRIVER, self.job, self.layout.root, self._write(script, parts)]
+        self._write(parts)
+        words = [sys.executable, "-c", DRIVER, self.job, self.layout.root, *program(TRAINS + script)]
         self._started.append(subprocess.Popen(words, stderr=subprocess.DEVNULL))
         return self._started[-1]
 
@@ -111,10 +90,9 @@ class Fakes:
             process.kill()
             process.wait()
 
-    def _write(self, script: str, parts: dict[str, Any]) -> Path:
-        self._rank.write_text(RANK + script)
+    def _write(self, parts: dict[str, Any]) -> Job:
         self.job.write_text(json.dumps({**TOY, "job_id": "j", **parts}))
-        return self._rank
+        return load_job(self.job)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from loopback import reply
 
 from app_trainer_sdk.errors import BadJob, ExitCode
 
@@ -33,18 +34,12 @@ FAILURE = {"code": 70, "message": "m", "phase": "train", "origin": "system", "re
 def test_the_next_start_tells_what_the_last_did_not(run_fake: Any, serve: Any, monkeypatch: Any):
     """A receiver that was away hears of attempt 1 first, its end byte for byte, then of attempt 2."""
     monkeypatch.setenv("APP_TRAINER_UPLOAD_WAIT_SECONDS", "0.2")
-    first = run_fake(f"end(70, 'failed', failure={FAILURE})", callbacks="http://127.0.0.1:9/hook")
+    first = run_fake(f"leave(70, 'failed', failure={FAILURE})", callbacks="http://127.0.0.1:9/hook")
     assert first.code is ExitCode.INTERNAL_ERROR
     assert "not every event was delivered" in first.console.getvalue()
 
     monkeypatch.setenv("APP_TRAINER_UPLOAD_WAIT_SECONDS", "10")
-
-    def answer(handler: Any, request: Any) -> None:
-        handler.send_response(200)
-        handler.send_header("Content-Length", "0")
-        handler.end_headers()
-
-    server = serve(answer)
+    server = serve(lambda handler, request: reply(handler))
     run_fake(callbacks=f"{server.url}/hook")
     heard = [json.loads(request.body) for request in server.received]
 

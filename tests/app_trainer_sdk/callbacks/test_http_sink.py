@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from loopback import reply
 from standardwebhooks import Webhook
 
 from app_trainer_sdk.callbacks.credentials import Credentials
@@ -33,13 +34,6 @@ def progress(number: int) -> Event:
 
 def received(server: Any) -> list[int]:
     return [json.loads(request.body)["seq"] for request in server.received]
-
-
-def reply(handler: Any, status: int = 200, body: bytes = b"") -> None:
-    handler.send_response(status)
-    handler.send_header("Content-Length", str(len(body)))
-    handler.end_headers()
-    handler.wfile.write(body)
 
 
 def quick(seconds: float) -> None:
@@ -248,12 +242,7 @@ def answering(serve: Any, *answers: tuple[int, Any]) -> Any:
         status, document = left.pop(0) if left else (200, ack)
         headers = document if isinstance(document, Headers) else {}
         body = b"" if isinstance(document, Headers) else json.dumps({**ack, **document}).encode()
-        handler.send_response(status)
-        for name, value in headers.items():
-            handler.send_header(name, value)
-        handler.send_header("Content-Length", str(len(body)))
-        handler.end_headers()
-        handler.wfile.write(body)
+        reply(handler, status, body, **headers)
 
     return serve(answer)
 

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import pytest
+from loopback import reply
 
 from app_trainer_sdk.callbacks import post
 from app_trainer_sdk.callbacks.credentials import Credentials
@@ -36,14 +37,9 @@ def test_an_answer_that_trickles_in_is_given_up(serve: Any, monkeypatch: pytest.
 
 def test_a_huge_answer_is_read_in_part(serve: Any):
     """As much as an acknowledgement may need."""
+    url = serve(lambda handler, request: reply(handler, 500, bytes(4 << 20))).url
 
-    def answer(handler: Any, request: Any) -> None:
-        handler.send_response(500)
-        handler.send_header("Content-Length", str(4 << 20))
-        handler.end_headers()
-        handler.wfile.write(bytes(4 << 20))
-
-    assert len(Postman(serve(answer).url, Credentials({})).post("j.1.1", b"{}").body) == ANSWER_BYTES
+    assert len(Postman(url, Credentials({})).post("j.1.1", b"{}").body) == ANSWER_BYTES
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,9 @@ from app_trainer_sdk.run import main as run
 FAILURE = {
     "code": 70, "name": "internal_error", "message": "m", "phase": "train", "origin": "system", "retry": "once"
 }  # fmt: skip
-FAILS = f"train(3)\nend(70, 'failed', failure={FAILURE})"
+FAILS = f"train(3)\nleave(70, 'failed', failure={FAILURE})"
 OUTPUT = {"name": "w", "path": "artifacts/w", "bytes": 77, "sha256": "0" * 64}
-SUCCEEDS = f"train(3)\nend(0, 'succeeded', outputs=[{OUTPUT}])"
+SUCCEEDS = f"train(3)\nleave(0, 'succeeded', outputs=[{OUTPUT}])"
 
 
 @pytest.fixture
@@ -230,7 +230,7 @@ assert not [name for name in os.environ if "CALLBACK" in name]
 start = open(sys.argv[1]).read()
 text = f"GET https://h/rows?X-Amz-Signature=planted-input and planted-key {start}"
 say("artifact", name=text)
-end(70, "failed", failure={"code": 70, "name": "internal_error", "message": text, "phase": "train", "step": 1,
+leave(70, "failed", failure={"code": 70, "name": "internal_error", "message": text, "phase": "train", "step": 1,
     "origin": "system", "retry": "once", "traceback": "Traceback\\\\n" + text})
 """
     listener.desk.line_up([Fault(500), Fault(400)])

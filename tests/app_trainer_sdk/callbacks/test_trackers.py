@@ -29,9 +29,13 @@ class Slow:
     def metric(self, line): pass
     def event(self, event): time.sleep(60)
 """
-SCRIPT = (
-    "metric(step=1)\nprogress(1, 2, 0.5)\nmetric(step=2)\nprogress(2, 2, 0.25)\nend(0, 'succeeded', outputs=[])"
-)
+SCRIPT = """
+metric(step=1)
+progress(1, 2, 0.5)
+metric(step=2)
+progress(2, 2, 0.25)
+leave(0, 'succeeded', outputs=[])
+"""
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
+from loopback import reply
 from outputs_ranks import DONE, MAKES
 from process_helpers import TOY, Told, signal_when, supervise, wait_for
 from receivers import Receiver
@@ -334,13 +335,7 @@ def test_a_canceled_job_uploads_nothing_more(tmp_path: Path, receiver: Receiver)
 
 def test_the_jobs_own_urls_will_do(tmp_path: Path, serve: Any):
     """Long-lived PUT URLs instead of a control plane that grants."""
-
-    def answer(handler: Any, request: Any) -> None:
-        handler.send_response(200)
-        handler.send_header("Content-Length", "0")
-        handler.end_headers()
-
-    server = serve(answer)
+    server = serve(lambda handler, request: reply(handler))
     server.RequestHandlerClass.do_PUT = server.RequestHandlerClass.do_GET
     put = {"weights/model.bin": f"{server.url}/put?signature=very-secret"}
     told = supervise(tmp_path, DONE, job={"job_id": "j", "outputs": {"put": put}})

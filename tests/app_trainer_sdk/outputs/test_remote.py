@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from loopback import free
 
 from app_trainer_sdk.checkpoints import inspect_checkpoint
 from app_trainer_sdk.errors import BadJob, InputMissing
@@ -17,10 +18,6 @@ from app_trainer_sdk.paths import JobDirectory
 from app_trainer_sdk.transfers.progress import NoListener
 
 TOY = {"trainer": "app_trainer_sdk.testing.toys:ToyTrainer", "model": "toy-mlp"}
-
-
-def free() -> None:
-    """Nobody asked to stop."""
 
 
 def made(folder: Path, step: int, run: str = "j") -> Path:

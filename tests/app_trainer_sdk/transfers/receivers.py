@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from loopback import free
 from lying_server import body_of
 
 from app_trainer_sdk.callbacks.credentials import Credentials
@@ -91,10 +92,6 @@ def upload_tools(*, silence: float = 5.0, clock: Any = None, **effort: Any) -> U
     """What an upload is made with here: small parts."""
     chosen = Effort(**{"part_bytes": 64 * KIB, "give_up_seconds": 30.0, "connections": 2, **effort})
     return UploadTools(web(silence=silence), chosen, clock=clock or QuickClock(), chance=random.Random(0))
-
-
-def free() -> None:
-    """Nobody asked to stop."""
 
 
 def written(folder: Path, size: int, name: str = "weights.safetensors") -> Path:

@@ -16,16 +16,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from loopback import free
 
 from app_trainer_sdk.errors import BadData, DiskFull, StopRequested
 from app_trainer_sdk.transfers import archives
 from app_trainer_sdk.transfers.archives import Limits, unpack
 
 FILES = {"rows.jsonl": b"{}\n", "pictures/a.png": bytes(range(256)) * 10, "empty": b""}
-
-
-def free() -> None:
-    """Nobody asked to stop."""
 
 
 def zipped(path: Path, files: dict[str, bytes], **said: Any) -> Path:

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loopback import free
 from lying_server import LIES, LyingServer, body_of, impatient, tools
 
 from app_trainer_sdk.errors import (
@@ -42,10 +43,6 @@ PART = 64 * 1024
 #: One of these in an otherwise honest file cannot be mended: there is nobody else to ask.
 FATAL_ALONE = {"refused": 66, "redirect_loop": 69, "new_file": 64, "wrong_bytes": 64}
 SLOW = {"silence", "silence_in_body", "trickle", "patience"}
-
-
-def free() -> None:
-    """Nobody asked to stop."""
 
 
 @pytest.fixture

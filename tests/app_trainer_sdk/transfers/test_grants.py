@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from receivers import free, web, written
+from loopback import free, reply
+from receivers import web, written
 
 from app_trainer_sdk.callbacks.credentials import Credentials
 from app_trainer_sdk.errors import Fenced, StopRequested, UploadFailed
@@ -24,14 +25,7 @@ def answering(serve: Any) -> Answering:
     """A client whose control plane always gives one answer."""
 
     def build(status: int = 200, body: bytes = b"{}", **headers: str) -> GrantClient:
-        def answer(handler: Any, request: Any) -> None:
-            handler.send_response(status)
-            for name, value in {"Content-Length": str(len(body)), **headers}.items():
-                handler.send_header(name.replace("_", "-"), value)
-            handler.end_headers()
-            handler.wfile.write(body)
-
-        url = serve(answer).url
+        url = serve(lambda handler, request: reply(handler, status, body, **headers)).url
         return GrantClient(
             f"{url}/g?key=a-secret", job_id="j", attempt=2, credentials=Credentials({}), web=web()
         )

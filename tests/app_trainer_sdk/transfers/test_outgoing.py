@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from receivers import free
+from loopback import free
 
 from app_trainer_sdk.errors import UploadFailed
 from app_trainer_sdk.transfers.outgoing import MOST_PARTS, PART_BYTES, examine, part_size

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from loopback import free
 from lying_server import body_of, tools
 
 from app_trainer_sdk.errors import DiskFull, InputMissing, StopRequested
@@ -32,10 +33,6 @@ class Rows:
     def transferred(self, row: dict[str, Any]) -> None:
         """Keep it."""
         self.rows.append(row)
-
-
-def free() -> None:
-    """Nobody asked to stop."""
 
 
 def get(

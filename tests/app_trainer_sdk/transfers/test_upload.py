@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loopback import free, reply
 from lying_server import body_of
-from receivers import KIB, Flaky, QuickClock, Receiver, S3Receiver, free, moto, send, upload_tools, written
+from receivers import KIB, Flaky, QuickClock, Receiver, S3Receiver, moto, send, upload_tools, written
 
 from app_trainer_sdk.errors import Fenced, StopRequested, UploadFailed
 from app_trainer_sdk.listener.desk import DROPPED, SILENT
@@ -319,13 +320,7 @@ def test_a_killed_upload_goes_on_where_it_was(tmp_path: Path, receiver: Receiver
 
 def test_long_lived_urls_of_the_job_need_no_receiver(tmp_path: Path, serve: Any):
     """A PUT with length and Content-MD5; 2xx confirms, and a file without a URL is told."""
-
-    def answer(handler: Any, request: Any) -> None:
-        handler.send_response(201)
-        handler.send_header("Content-Length", "0")
-        handler.end_headers()
-
-    server = serve(answer)
+    server = serve(lambda handler, request: reply(handler, 201))
     server.RequestHandlerClass.do_PUT = server.RequestHandlerClass.do_GET
     grants = OwnTargets({f"adapter/{NAME}": f"{server.url}/put?sig=abc"})
     send(written(tmp_path, 1000), grants, upload_tools(), md5=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from loopback import reply
 
 from app_trainer_sdk.errors import BadJob
 from app_trainer_sdk.transfers.addresses import Guard
@@ -17,14 +18,6 @@ from app_trainer_sdk.transfers.web import Web, trust
 LOCAL = Guard(("127.0.0.1", "localhost"))
 #: For 127.0.0.1 only, with its key: good for nothing but these tests.
 CERTIFICATE = Path(__file__).parent / "localhost.pem"
-
-
-def reply(handler: Any, status: int = 200, body: bytes = b"", **headers: str) -> None:
-    handler.send_response(status)
-    for name, value in {"Content-Length": str(len(body)), **headers}.items():
-        handler.send_header(name.replace("_", "-"), value)
-    handler.end_headers()
-    handler.wfile.write(body)
 
 
 def test_a_body_can_be_sent_and_its_answer_read(serve: Any):

@@ -9,6 +9,7 @@ from typing import Any
 
 import lying_server
 import pytest
+from loopback import free, reply
 
 from app_trainer_sdk import ModelRow, WeightSource
 from app_trainer_sdk.errors import BadJob, DependencyUnavailable, InputMissing, StopRequested
@@ -17,18 +18,6 @@ from app_trainer_sdk.transfers.weights import fetch_weights, weights_to_come
 
 BODY = bytes(range(256)) * 5000
 SHA256 = hashlib.sha256(BODY).hexdigest()
-
-
-def free() -> None:
-    """Nobody asked to stop."""
-
-
-def reply(handler: Any, body: bytes) -> None:
-    handler.send_response(200)
-    handler.send_header("Content-Length", str(len(body)))
-    handler.end_headers()
-    if handler.command != "HEAD":
-        handler.wfile.write(body)
 
 
 def job(**parts: Any) -> Any:
@@ -41,7 +30,7 @@ def row(**source: Any) -> ModelRow:
 
 def test_weights_a_job_names_are_local_or_downloaded(tmp_path: Path, serve: Any):
     """A folder in place; two URLs that end alike never share a file in the common cache."""
-    server = serve(lambda handler, request: reply(handler, request.path.encode()))
+    server = serve(lambda handler, request: reply(handler, body=request.path.encode()))
     (tmp_path / "w").mkdir()
     (tmp_path / "w" / "config.json").write_text("{}")
     local, identity = fetch_weights(job(weights={"base": str(tmp_path / "w")}), row(hub="a/b"), tmp_path, free)
