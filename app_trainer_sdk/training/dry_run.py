@@ -90,7 +90,7 @@ def _dry_run(trainer: SupervisedTrainer, run: Run, account: Allocations, updates
         # Outside the fake mode: bitsandbytes computes its quantisation maps with real values.
         state = assemble(trainer, _eager(run), modules)
         if state.average is not None:
-            account.give(state.average.tensors.values(), "average")
+            account.give(state.average.memory, "average")
         with fake:
             _watch(state, account)
             rehearse(trainer, run, state, batch, mark=account.mark, updates=updates)

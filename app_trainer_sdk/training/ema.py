@@ -7,7 +7,7 @@ optimizers, files or when an evaluation is due.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import final
 
 import torch
@@ -17,6 +17,8 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from app_trainer_sdk.errors import InternalError
 from app_trainer_sdk.values import Snapshot
 
+#: Numbers of narrow weights that are widened at once, in memory of the average's own: 64 MiB.
+WIDENED_AT_ONCE = 1 << 24
 #: The section of a snapshot that holds it, by the names of the ``model`` section.
 SECTION = "ema"
 
@@ -34,6 +36,9 @@ def decay_at(update: int, highest: float) -> float:
 class WeightAverage:
     """The exponential moving average of trainable parameters, kept at full precision.
 
+    Following an update takes no memory that was not taken when the average was made: weights have moved by
+    then, and an update that ends there could be neither made nor undone.
+
     Args:
         parameters: by canonical name; they are read and never replaced.
         decay: the highest decay, in [0, 1).
@@ -43,13 +48,46 @@ class WeightAverage:
         self.decay = decay
         self._parameters = dict(parameters)
         self.tensors = {name: _at_full_precision(each).clone() for name, each in self._parameters.items()}
+        narrow = {name for name, each in self._parameters.items() if each.dtype != self.tensors[name].dtype}
+        self._narrow = [name for name in self._parameters if name in narrow]
+        self._wide = [name for name in self._parameters if name not in narrow]
+        most = max((sum(each.numel() for each, _ in group) for group in self._groups()), default=0)
+        self._widened = next(iter(self.tensors.values())).new_empty(most, dtype=torch.float32)
+
+    @property
+    def memory(self) -> Iterable[Tensor]:
+        """Everything it holds."""
+        return [*self.tensors.values(), self._widened]
 
     @torch.no_grad()
     def follow(self, update: int) -> None:
         """Move towards the weights as update ``update`` left them."""
         move = get_ema_multi_avg_fn(decay_at(update, self.decay))  # type: ignore[no-untyped-call]
-        current = [_at_full_precision(each) for each in self._parameters.values()]
-        move(list(self.tensors.values()), current, update)
+        if self._wide:
+            current = [self._parameters[name].detach() for name in self._wide]
+            move([self.tensors[name] for name in self._wide], current, update)
+        for group in self._groups():
+            current, used = [], 0
+            for _, weights in group:
+                widened = self._widened[used : used + weights.numel()].view(weights.shape)
+                current.append(widened.copy_(weights))
+                used += weights.numel()
+            move([average for average, _ in group], current, update)
+
+    def _groups(self) -> Iterator[list[tuple[Tensor, Tensor]]]:
+        """Pieces of the average and of the narrow weights it follows, as many as are widened at once."""
+        group: list[tuple[Tensor, Tensor]] = []
+        numbers = 0
+        for name in self._narrow:
+            both = _pieces(self.tensors[name]), _pieces(self._parameters[name].detach())
+            for pair in zip(*both, strict=True):
+                if group and numbers + pair[0].numel() > WIDENED_AT_ONCE:
+                    yield group
+                    group, numbers = [], 0
+                group.append(pair)
+                numbers += pair[0].numel()
+        if group:
+            yield group
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
@@ -89,6 +127,13 @@ def averaged(snapshot: Snapshot) -> Snapshot:
 def _at_full_precision(tensor: Tensor) -> Tensor:
     """A bf16 weight moves by less than its last bit: the average of such weights is kept in fp32."""
     return tensor.detach() if tensor.dtype == torch.float64 else tensor.detach().float()
+
+
+def _pieces(tensor: Tensor) -> Sequence[Tensor]:
+    """Views along the first dimension, none larger than can be widened at once, unless one row is."""
+    if tensor.numel() <= WIDENED_AT_ONCE:
+        return [tensor]
+    return torch.split(tensor, max(1, WIDENED_AT_ONCE * len(tensor) // tensor.numel()))
 
 
 @torch.no_grad()

@@ -100,7 +100,7 @@ def _rehearse(
     batch = trainer.largest_batch(run, run.settings.microbatch)
     places = _Places(rank, ready, {name: list(each.shape) for name, each in batch.tensors.items()})
     held = [*state.modules.root.parameters(), *state.modules.root.buffers(), *batch.tensors.values()]
-    held += state.average.tensors.values() if state.average is not None else ()
+    held += state.average.memory if state.average is not None else ()
 
     def work() -> None:
         with places:

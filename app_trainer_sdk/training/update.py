@@ -29,7 +29,7 @@ from app_trainer_sdk.training.randomness import Random, seed_torch
 from app_trainer_sdk.training.schedule import learning_rate
 from app_trainer_sdk.training.state import SupervisedState
 from app_trainer_sdk.training.team import Agreement
-from app_trainer_sdk.training.whole_step import apply_update
+from app_trainer_sdk.training.whole_step import apply_update, forget_unscaling
 from app_trainer_sdk.training.wrap import autocast
 from app_trainer_sdk.values import JSON, Batch, LossTerms, StepInfo
 
@@ -80,7 +80,8 @@ def look_ahead(run: Run, state: SupervisedState, update: Update, following: Load
     """Agree on the next window while the device works, clip; loss and metrics become those of all ranks.
 
     Raises:
-        OutOfMemoryHere: on every rank, when memory ran out on one; gradients are then worth nothing.
+        OutOfMemoryHere: on every rank, when memory ran out on one; gradients are then worth nothing. Of several
+            ranks one that fell short while it clipped tells the others by its loss: see :func:`_step`.
     """
     assert run.device is not None
     units, empty = (following.units, following.empty) if following is not None else (0.0, 0)
@@ -89,7 +90,7 @@ def look_ahead(run: Run, state: SupervisedState, update: Update, following: Load
     if agreed.short:
         raise oom.OutOfMemoryHere(update.shortage or oom.elsewhere())
     if not update.why:
-        update.gradient_norm = _clip(state)
+        _clip(state, update)
         with _exchange(state):
             totals = state.team.total(update.loss, update.metrics, agreed, run.device)
         update.loss, update.metrics = totals
@@ -229,7 +230,24 @@ def _exchange(state: SupervisedState) -> contextlib.AbstractContextManager[None]
     return timed("communication") if state.team.size > 1 else _NOTHING
 
 
-def _clip(state: SupervisedState) -> Tensor:
+def _clip(state: SupervisedState, update: Update) -> None:
+    """Clip, or find that memory runs out. No weight has moved yet, so the update can be made again."""
+    try:
+        update.gradient_norm = _clipped(state)
+        return
+    except Exception as error:
+        if not oom.is_out_of_memory(error):
+            raise
+        update.shortage = oom.shortage_of(error)
+    # Outside the except block: nothing holds the failed frames any more.
+    state.optimizer.zero_grad(set_to_none=True)
+    if state.team.size == 1:
+        forget_unscaling(state)
+        raise oom.OutOfMemoryHere(update.shortage)
+    update.loss = update.gradient_norm = torch.full((), math.nan, device=state.parameters[0].device)
+
+
+def _clipped(state: SupervisedState) -> Tensor:
     """Clip once per update, after accumulation and unscaling; returns the norm before clipping."""
     if state.scaler is not None:
         state.scaler.unscale_(state.optimizer)
@@ -312,6 +330,10 @@ def _step(trainer: SupervisedTrainer, state: SupervisedState, update: Update) ->
         if state.counters.updates == 0:
             check_state(state.optimizer, state.modules.root)
     else:
+        # Asked in the rare case alone: a rank that fell short while it clipped made the loss of all a NaN.
+        if any(state.team.anywhere([update.shortage is not None])):
+            forget_unscaling(state)
+            raise oom.OutOfMemoryHere(update.shortage or oom.elsewhere())
         update.why = NON_FINITE
         state.counters.skipped += 1
         # An overflow under a loss scale is what the scale is there to find: it is halved, not a divergence.

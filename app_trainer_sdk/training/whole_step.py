@@ -63,13 +63,18 @@ def _undo(state: SupervisedState, before: _Before, shortage: Shortage) -> None:
     before.put_back(state)
     missing = _try_alone(state)
     before.put_back(state)
-    if state.scaler is not None:  # it remembers that gradients were unscaled, and refuses to do it again
-        fresh = torch.amp.GradScaler(state.parameters[0].device.type)
-        fresh.load_state_dict(state.scaler.state_dict())
-        state.scaler = fresh
+    forget_unscaling(state)
     if any(state.team.anywhere([missing is not None])):
         raise OutOfMemoryHere(shortage.hopeless(ALONE, step=True))
     raise OutOfMemoryHere(shortage)
+
+
+def forget_unscaling(state: SupervisedState) -> None:
+    """Let an update be made again: a loss scale refuses to unscale twice in one."""
+    if state.scaler is not None:
+        fresh = torch.amp.GradScaler(state.parameters[0].device.type)
+        fresh.load_state_dict(state.scaler.state_dict())
+        state.scaler = fresh
 
 
 def _try_alone(state: SupervisedState) -> Shortage | None:

@@ -26,5 +26,5 @@ def measured_peak(trainer, run) -> int:
     batch = trainer.largest_batch(run, run.settings.microbatch)
     state = assemble(trainer, run, modules)
     held = [*modules.root.parameters(), *modules.root.buffers(), *batch.tensors.values()]
-    held += [] if state.average is None else state.average.tensors.values()
+    held += [] if state.average is None else state.average.memory
     return allocated_peak(held, lambda: rehearse(trainer, run, state, batch))

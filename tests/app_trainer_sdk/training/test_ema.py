@@ -8,6 +8,8 @@ from small_models import PLAIN, Scalars, adapted_trainer
 from torch_helpers import make_trainer, same_tensors, train
 
 from app_trainer_sdk.errors import InternalError
+from app_trainer_sdk.training import ema
+from app_trainer_sdk.training.allocations import Allocations
 from app_trainer_sdk.training.checkpoint import load_checkpoint
 from app_trainer_sdk.training.ema import WeightAverage, averaged, decay_at
 from app_trainer_sdk.values import Snapshot
@@ -145,3 +147,27 @@ def test_it_is_read_without_the_sdk(tmp_path):
     assert same_tensors(
         load_file(checkpoint.path / "ema.safetensors"), load_checkpoint(checkpoint).section("ema")
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_following_takes_no_memory_and_moves_as_the_formula_says(dtype, monkeypatch):
+    """D4: weights have moved by then, so that memory must not run out: narrow ones are widened in pieces."""
+    monkeypatch.setattr(ema, "WIDENED_AT_ONCE", 10)
+    shapes = [(), (3,), (7, 4), (4, 2), (1, 25), (5,)]
+    weights = {str(at): torch.randn(shape).to(dtype) for at, shape in enumerate(shapes)}
+    average = WeightAverage(weights, 0.9)
+    expected = {name: each.clone() for name, each in average.tensors.items()}
+    for update in (1, 2):
+        for name, each in weights.items():
+            each.add_(1.0)
+            expected[name].lerp_(each.to(expected[name].dtype), 1 - decay_at(update, 0.9))
+        account = Allocations()
+        with account:
+            account.mark("follow")
+            account.give([*average.memory, *weights.values()], "average")
+            average.follow(update)
+        (peak,) = account.peaks().values()
+
+        assert peak.total == peak.by_owner["average"]
+        assert all(torch.equal(each, expected[name]) for name, each in average.tensors.items())
+    assert all(each.dtype == torch.promote_types(dtype, torch.float32) for each in average.tensors.values())

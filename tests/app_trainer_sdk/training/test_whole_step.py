@@ -147,6 +147,27 @@ def test_a_step_that_fails_half_way_is_undone(tmp_path, optimizer):
     assert False in written
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "averaged", "scaled"])
+def test_a_clip_that_fails_half_way_is_undone(tmp_path, monkeypatch, optimizer):
+    """E3: no weight has moved when gradients are clipped, in any update: it is made again with fewer rows."""
+    options = {**SETTINGS, **OPTIMIZERS[optimizer], "max_gradient_norm": 0.1}
+    planned = train(two_layers(), tmp_path / "planned", microbatch=2, **options)
+    trainer, true_clip = two_layers(), nn.utils.clip_grads_with_norm_
+
+    def clip(parameters, *given):
+        true_clip(parameters, *given)  # some of it is done already
+        if trainer.tried[-1] > 2:
+            raise torch.OutOfMemoryError(FAKE)
+
+    monkeypatch.setattr(nn.utils, "clip_grads_with_norm_", clip)
+    training = train(trainer, tmp_path / "short", microbatch=8, **options)
+    (first, *_) = training.metrics()
+
+    assert same_tensors(training.snapshot().tensors, planned.snapshot().tensors)
+    assert [(each["microbatch"], each["next"]) for each in first["out_of_memory"]] == [(8, 4), (4, 2)]
+    assert trainer.tried == [8, 4, 4] + [2, 2, 2, 2] * 3
+
+
 @pytest.mark.parametrize("optimizer", ["adamw", "8-bit"])
 def test_state_that_does_not_fit_ends_at_once(tmp_path, optimizer):
     """E3: when the step fails with no microbatch in memory, none smaller is tried: 79, and why."""
