@@ -30,6 +30,8 @@ class Parser(argparse.ArgumentParser):
         self.exit(ExitCode.BAD_JOB, f"{self.prog}: {message}\n{self.format_usage()}")
 
 
+#: More processes than any one machine has accelerators for.
+MOST_RANKS = 1024
 FILE, FOLDER = "a file", "a folder"
 
 
@@ -96,3 +98,10 @@ def _path(text: str) -> Path:
     if not text:
         raise argparse.ArgumentTypeError("found ''; expected a path")
     return Path(text)
+
+
+def rank_count(text: str) -> int:
+    """The value of ``--ranks``."""
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_RANKS:
+        raise argparse.ArgumentTypeError(f"found {text!r}; expected a number from 1 to {MOST_RANKS}")
+    return int(text)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from app_trainer_sdk import __version__
-from app_trainer_sdk.arguments import Parser, existing_file, write_document
+from app_trainer_sdk.arguments import Parser, existing_file, rank_count, write_document
 from app_trainer_sdk.errors import BadJob, ExitCode, Problem, TrainerError
 from app_trainer_sdk.files import read_json
 from app_trainer_sdk.gpus import CARDS, Card, find_card
@@ -161,7 +161,7 @@ def _parser() -> Parser:
         default=os.environ.get(PREFIX + "JOB_DIR") or None,
         help="the job's directory: its pilot",
     )
-    parser.add_argument("--ranks", type=int, default=1, help="cards that train together (1)")
+    parser.add_argument("--ranks", type=rank_count, default=1, help="cards that train together (1)")
     parser.add_argument("--price", action="append", default=[], metavar="CARD=NUMBER", help="price of an hour")
     parser.add_argument("--prices", type=Path, help="JSON object of prices an hour by card")
     form = parser.add_mutually_exclusive_group()

@@ -47,7 +47,8 @@ def find_trainer(name: str, *, entries: Sequence[EntryPoint] | None = None) -> t
         return _trainer_at(name)
     installed = _by_name(_installed() if entries is None else entries)
     if name not in installed:
-        raise _no_such_trainer(name, "the name of an installed trainer", did_you_mean(name, installed))
+        expected = "the name of an installed trainer, or package.module:Class"
+        raise _no_such_trainer(name, expected, did_you_mean(name, installed))
     return _load(installed[name])
 
 

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from app_trainer_sdk.arguments import Parser
+from app_trainer_sdk.arguments import Parser, rank_count
 from app_trainer_sdk.attempt.admission import run_job
 from app_trainer_sdk.changes import OPTION
 from app_trainer_sdk.console import console_from_environment
 from app_trainer_sdk.logs import settle_logs
 from app_trainer_sdk.paths import PREFIX
 from app_trainer_sdk.preflight.facts import REQUIRE_GPU
-
-#: More processes than any one machine has accelerators for.
-MOST_RANKS = 1024
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,7 +51,7 @@ def job_parser(program: str, description: str) -> Parser:
         "--job-dir", type=Path, default=Path(directory), help=f"the job's directory ({directory})"
     )
     parser.add_argument(
-        "--ranks", type=_count, default=os.environ.get(PREFIX + "RANKS") or "1",
+        "--ranks", type=rank_count, default=os.environ.get(PREFIX + "RANKS") or "1",
         help="processes that train together, one for each GPU, or sharing the processors (1)",
     )  # fmt: skip
     parser.add_argument(
@@ -74,12 +70,6 @@ def require_gpu(asked: bool) -> None:
     """Remember the wish where the preflight of this process looks for it."""
     if asked:
         os.environ[REQUIRE_GPU] = "1"
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= MOST_RANKS:
-        raise argparse.ArgumentTypeError(f"found {text!r}; expected a number from 1 to {MOST_RANKS}")
-    return int(text)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from app_trainer_sdk.listener.server import Listener
 from app_trainer_sdk.listener.store import Store
 from app_trainer_sdk.redaction import redact
 
+MOST_PORT = 65_535
 #: A key and what is answered from then on.
 KEYS = {
     "o": "ok", "5": "500", "9": "409", "0": "410", "3": "413", "a": "away", "h": "hang", "d": "delay=3"
@@ -127,6 +128,12 @@ def _fault(text: str) -> Fault:
     return (_faults(text) or [Fault()])[0]
 
 
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > MOST_PORT:
+        raise argparse.ArgumentTypeError(f"found {text!r}; expected a number from 0 to {MOST_PORT}")
+    return int(text)
+
+
 def _keys(text: str) -> list[bytes]:
     try:
         return [secret_bytes(each) for each in text.split()]
@@ -146,8 +153,8 @@ def _parser() -> Parser:
         help="for events and uploads (listener)",
     )
     add("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
-    add("--port", type=int, default=8321, help="port; 0 takes a free one (8321)")
-    add("--store-port", type=int, default=0, help="port of the store that uploads go to (a free one)")
+    add("--port", type=_port, default=8321, help="port; 0 takes a free one (8321)")
+    add("--store-port", type=_port, default=0, help="port of the store that uploads go to (a free one)")
     add("--url-seconds", type=float, default=900.0, help="how long a granted URL is good (900)")
     add(
         "--answers",

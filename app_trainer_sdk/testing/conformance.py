@@ -135,7 +135,9 @@ def promise_named(name: str) -> Promise:
     """
     names = {promise.name: promise for promise in PROMISES}
     if name not in names:
-        raise BadJob(f"the promise {name!r}", expected=did_you_mean(name, names), setting="--only")
+        raise BadJob(
+            f"no promise {name!r}", expected=f"a word of --list ({did_you_mean(name, names)})", setting="--only"
+        )
     return names[name]
 
 

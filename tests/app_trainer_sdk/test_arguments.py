@@ -173,6 +173,31 @@ def test_an_empty_variable_is_none(
     assert answer(["health"], "", capsys)[1].startswith("health: nothing at /job")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["plan", "--job", "job.json", "--ranks", "0"], "--ranks: found '0'; expected a number from 1 to 1024"),
+        (
+            ["run", "--job", "job.json", "--ranks", "two"],
+            "--ranks: found 'two'; expected a number from 1 to 1024",
+        ),
+        (["listen", "desk", "--port", "99999"], "--port: found '99999'; expected a number from 0 to 65535"),
+        (["check", "text", "--only", "contrakt"], "expected a word of --list (did you mean 'contract'?)"),
+        (["check", "my_trainer", "--only", "contract"], "installed trainer, or package.module:Class (known: "),
+    ],
+)
+def test_a_value_that_cannot_be(
+    here: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+):
+    """Found, expected, which argument; nothing has begun."""
+    code, said = answer(
+        [*arguments, *(["--input", "dataset=rows.jsonl"] * (arguments[1] == "text"))], "", capsys
+    )
+
+    assert code == 64
+    assert told in said
+
+
 @pytest.mark.parametrize("path", ["x" * 300, "job.json/x"])
 def test_a_folder_that_cannot_be_made(here: Path, capsys: pytest.CaptureFixture[str], path: str):
     """A name that is too long, or one below a file."""
