@@ -145,31 +145,21 @@ def _parser() -> Parser:
     parser = Parser(prog="app-trainer listen", description="A control plane on your desk.", epilog=HELP)
     add = parser.add_argument
     add(
-        "folder",
-        type=Path,
-        nargs="?",
-        metavar="FOLDER",
-        default=Path("listener"),
+        "folder", type=Path, nargs="?", metavar="FOLDER", default=Path("listener"),
         help="for events and uploads (listener)",
-    )
+    )  # fmt: skip
     add("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     add("--port", type=_port, default=8321, help="port; 0 takes a free one (8321)")
     add("--store-port", type=_port, default=0, help="port of the store that uploads go to (a free one)")
     add("--url-seconds", type=float, default=900.0, help="how long a granted URL is good (900)")
     add(
-        "--answers",
-        type=_faults,
-        default=[],
-        metavar="LIST",
+        "--answers", type=_faults, default=[], metavar="LIST",
         help="for the next events, such as 413,503/7,away,ok",
-    )
+    )  # fmt: skip
     add(
-        "--always",
-        type=_fault,
-        default=Fault(),
-        metavar="ANSWER",
+        "--always", type=_fault, default=Fault(), metavar="ANSWER",
         help="for all others, such as 500, hang, delay=0.2",
-    )
+    )  # fmt: skip
     add("--cancel-after", type=int, metavar="STEP", help="say cancel once a job has made so many updates")
     add("--min-interval", type=float, default=0.0, metavar="SECONDS", help="least time between progress events")
     add("--token", default="", help="ask for this bearer token")

@@ -102,12 +102,10 @@ class Desk:
         with self._lock:
             if self._closed:
                 raise ConnectionAbortedError("the listener has ended")
-            name = _job_of(body)
-            record = self._known(name)
-            attempt = _number(body, "attempt")
-            if record.state == "failed" and attempt > record.attempt:
-                record = expect(record, attempt)  # at a desk whoever starts again expects it
-            decision = receive(record, body, min_interval_s=self._interval)
+            event = _parsed(body)
+            name = event.get("job_id")
+            name = name if isinstance(name, str) and JOB.fullmatch(name) else "unknown"
+            decision = receive(self._record(name, event), body, min_interval_s=self._interval)
             if decision.accepted:
                 with (self.folder / "events" / f"{name}.jsonl").open("ab") as file:
                     file.write(body.replace(b"\n", b" ") + b"\n")
@@ -116,7 +114,7 @@ class Desk:
             if decision.accepted or name in self._records:
                 self._records[name] = decision.record
             self.deliveries.append((body, decision.reason))
-        self.say(told(body, decision))
+        self.say(told(event, decision))
         return decision
 
     def cancel(self) -> list[str]:
@@ -136,21 +134,20 @@ class Desk:
         """What was accepted of a job, in the order it came."""
         return read_lines(self.folder / "events" / f"{job_id}.jsonl")
 
-    def _known(self, name: str) -> Record:
-        return self._records.get(name) or Record(name, gpus=self._gpus, price=self._price)
+    def _record(self, name: str, event: Mapping[str, Any]) -> Record:
+        """What is known of a job before ``event``; who starts again after a failure is expected at a desk."""
+        record = self._records.get(name) or Record(name, gpus=self._gpus, price=self._price)
+        attempt = event.get("attempt")
+        again = isinstance(attempt, int) and record.state == "failed" and attempt > record.attempt
+        return expect(record, int(attempt or 0)) if again else record
 
     def _read_again(self, path: Path) -> None:
-        record = self._known(path.stem)
         for event in read_lines(path):
-            if record.state == "failed" and event["attempt"] > record.attempt:
-                record = expect(record, event["attempt"])
-            record = receive(record, event).record
-        self._records[path.stem] = record
+            self._records[path.stem] = receive(self._record(path.stem, event), event).record
 
 
-def told(body: bytes, decision: Decision) -> str:
+def told(event: Mapping[str, Any], decision: Decision) -> str:
     """A delivery for people: ``j.1.17 job.progress 41 % step 413/1000 loss 0.23``, and why it was not taken."""
-    event = _parsed(body)
     words = [str(event.get("id", "?")), str(event.get("type", "?"))]
     progress, phase = event.get("progress"), event.get("phase")
     if isinstance(phase, Mapping):
@@ -176,13 +173,3 @@ def _parsed(body: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return event if isinstance(event, dict) else {}
-
-
-def _job_of(body: bytes) -> str:
-    name = _parsed(body).get("job_id")
-    return name if isinstance(name, str) and JOB.fullmatch(name) else "unknown"
-
-
-def _number(body: bytes, key: str) -> int:
-    value = _parsed(body).get(key)
-    return value if isinstance(value, int) else 0

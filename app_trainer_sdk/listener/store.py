@@ -12,25 +12,24 @@ import hashlib
 import hmac
 import os
 import secrets
+import shutil
 import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from app_trainer_sdk.files import remove_tree
 from app_trainer_sdk.listener.desk import DROPPED, SILENT, Fault
+from app_trainer_sdk.listener.http import PIECE_BYTES, Handler, Server, inside
 from app_trainer_sdk.transfers.grants import Target
 
-PIECE_BYTES = 1 << 18
 CHECKSUM = "x-amz-checksum-sha256"
 
 
-class Store(ThreadingHTTPServer):
+class Store(Server):
     """The store, in threads of its own while it is entered.
 
     Args:
@@ -39,9 +38,6 @@ class Store(ThreadingHTTPServer):
         quota: bytes that it takes; 0 for as many as the disk.
         now: Unix time.
     """
-
-    daemon_threads = True
-    allow_reuse_address = True
 
     def __init__(
         self, folder: Path, address: tuple[str, int] = ("127.0.0.1", 0), *, quota: int = 0,
@@ -57,7 +53,6 @@ class Store(ThreadingHTTPServer):
         self.requests: list[tuple[str, str, int, int]] = []  # method, path, status, bytes of the body that came
         self._key = _kept_key(folder / "key")
         super().__init__(address, _Handler)
-        self.url = f"http://{self.server_address[0]!s}:{self.server_address[1]}"
 
     def put_target(self, path: str, *, seconds: float, size: int, sha256: str) -> Target:
         """A URL that takes exactly these bytes, at ``objects/KEY`` or ``parts/UPLOAD/NUMBER``."""
@@ -85,14 +80,13 @@ class Store(ThreadingHTTPServer):
         with tempfile.NamedTemporaryFile(dir=place.parent, prefix=".part-", delete=False) as whole:
             for path in parts:
                 with path.open("rb") as file:
-                    while piece := file.read(PIECE_BYTES):
-                        whole.write(piece)
+                    shutil.copyfileobj(file, whole)
         Path(whole.name).replace(place)
         remove_tree(self.parts / upload)
 
     def place(self, key: str) -> Path:
         """Where an object lies; a ``ValueError`` for a name that would lie outside."""
-        return _inside(self.objects, key)
+        return inside(self.objects, key)
 
     def allows(self, method: str, path: str, query: dict[str, str], length: str, checksum: str) -> str:
         """Why a request is refused, empty when it is not."""
@@ -106,20 +100,12 @@ class Store(ThreadingHTTPServer):
         """Whether so many bytes more fit."""
         if not self.quota:
             return True
-        held = sum(each.stat().st_size for top in (self.objects, self.parts) for each in _files(top))
-        return held + size <= self.quota
-
-    def __enter__(self) -> Self:
-        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-        return self
+        files = (each for top in (self.objects, self.parts) for each in top.rglob("*") if each.is_file())
+        return sum(each.stat().st_size for each in files) + size <= self.quota
 
     def __exit__(self, *ending: object) -> None:
         self.released.set()
-        self.shutdown()
-        self.server_close()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away is nothing to tell."""
+        super().__exit__(*ending)
 
     def _signed(self, method: str, path: str, seconds: float, *words: str) -> str:
         expires = f"{self.now() + seconds:.3f}"
@@ -129,73 +115,59 @@ class Store(ThreadingHTTPServer):
         return hmac.new(self._key, "\n".join(words).encode(), hashlib.sha256).hexdigest()
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Handler(Handler):
     server: Store
 
-    def do_PUT(self) -> None:
+    def answer(self) -> None:
+        """Take or give an object or a part, to who shows a signature for it."""
         store, parts = self.server, urlsplit(self.path)
         path, query = unquote(parts.path).lstrip("/"), dict(parse_qsl(parts.query))
-        length, checksum = self.headers.get("Content-Length", ""), self.headers.get(CHECKSUM, "")
         if self._misbehaves():
             return
-        if why := store.allows("PUT", path, query, length, checksum):
-            self._refuse(403, why, path)
-        elif not store.has_room(int(length)):
-            self._refuse(507, "InsufficientStorage", path)
+        told, checksum = self.headers.get("Content-Length", ""), self.headers.get(CHECKSUM, "")
+        if why := store.allows(self.command, path, query, told, checksum):
+            self._answer(403, why, path)
+        elif self.command == "GET":
+            self._give(store.place(path.removeprefix("objects/")), path)
+        elif not store.has_room(self.length):
+            self._answer(507, "InsufficientStorage", path)
         else:
-            self._take(path, int(length), checksum, float(query["expires"]))
+            self._take(path, checksum, float(query["expires"]))
 
-    def do_GET(self) -> None:
-        store, parts = self.server, urlsplit(self.path)
-        path, query = unquote(parts.path).lstrip("/"), dict(parse_qsl(parts.query))
-        if self._misbehaves():
-            return
-        if why := store.allows("GET", path, query, "", ""):
-            self._refuse(403, why, path)
-            return
-        place = store.place(path.removeprefix("objects/"))
+    do_GET = do_PUT = answer  # noqa: N815 - the names http.server looks for
+
+    def _give(self, place: Path, path: str) -> None:
         if not place.is_file():
-            self._refuse(404, "NoSuchKey", path)
+            self._answer(404, "NoSuchKey", path)
             return
-        size = place.stat().st_size
-        asked = self.headers.get("Range", "")
+        size, asked = place.stat().st_size, self.headers.get("Range", "")
         start, end = _range(asked, size) if asked else (0, size)
-        self.send_response(206 if asked else 200)
+        headers = {"ETag": f'"{place.stat().st_mtime_ns}-{size}"'}
         if asked:
-            self.send_header("Content-Range", f"bytes {start}-{end - 1}/{size}")
-        self.send_header("ETag", f'"{place.stat().st_mtime_ns}-{size}"')
-        self._end_headers(end - start)
+            headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
+        self.begin(206 if asked else 200, end - start, headers)
         with place.open("rb") as file:
             file.seek(start)
             while start < end and (piece := file.read(min(PIECE_BYTES, end - start))):
                 self.wfile.write(piece)
                 start += len(piece)
-        store.requests.append(("GET", path, 206 if asked else 200, 0))
+        self.server.requests.append(("GET", path, 206 if asked else 200, 0))
 
-    def _take(self, path: str, length: int, checksum: str, expires: float) -> None:
-        store, digest, left = self.server, hashlib.sha256(), length
-        folder, name = _inside(store.objects.parent, path).parent, path.rpartition("/")[2]
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".part-", delete=False) as file:
-            beside = Path(file.name)
-            while left and (piece := self.rfile.read(min(left, PIECE_BYTES))):
-                digest.update(piece)
-                file.write(piece)
-                left -= len(piece)
-        came = base64.b64encode(digest.digest()).decode()
-        late = store.now() >= expires
-        if left or late or came != checksum:
-            beside.unlink()
-            store.requests.append(("PUT", path, 0 if left else 403 if late else 400, length - left))
-            if not left:
-                self._answer(403 if late else 400, "ExpiredRequest" if late else "BadDigest")
-            self.close_connection = True
+    def _take(self, path: str, checksum: str, expires: float) -> None:
+        place = inside(self.server.objects.parent, path)
+        beside, came, digest = self.keep_body(place.parent)
+        late, whole = self.server.now() >= expires, came == self.length
+        if whole and not late and base64.b64encode(digest).decode() == checksum:
+            name = f"{place.name}-{digest.hex()}" if path.startswith("parts/") else place.name
+            beside.replace(place.with_name(name))
+            self._answer(200, "", path, came)
             return
-        final = f"{name}-{digest.hexdigest()}" if path.startswith("parts/") else name
-        beside.replace(folder / final)
-        store.requests.append(("PUT", path, 200, length))
-        self._answer(200, "")
+        beside.unlink()
+        if whole:
+            self._answer(403 if late else 400, "ExpiredRequest" if late else "BadDigest", path, came)
+        else:
+            self.server.requests.append(("PUT", path, 0, came))
+            self.close_connection = True
 
     def _misbehaves(self) -> bool:
         """Do what was lined up instead of an answer, if anything was."""
@@ -205,30 +177,14 @@ class _Handler(BaseHTTPRequestHandler):
             store.released.wait(fault.delay)
         if fault.status == SILENT:
             store.released.wait()
-        elif fault.status not in (None, DROPPED):
-            self._answer(fault.status or 500, "Told")
         self.close_connection = self.close_connection or fault.status is not None
+        if fault.status not in (None, DROPPED, SILENT):
+            self.say(fault.status or 500, b"<Error><Code>Told</Code></Error>")
         return fault.status is not None
 
-    def _refuse(self, status: int, why: str, path: str) -> None:
-        self.server.requests.append((self.command, path, status, 0))
-        self.close_connection = True  # the body was not read
-        self._answer(status, why)
-
-    def _answer(self, status: int, why: str) -> None:
-        body = f"<Error><Code>{why}</Code></Error>".encode() if why else b""
-        self.send_response(status)
-        self._end_headers(len(body))
-        self.wfile.write(body)
-
-    def _end_headers(self, length: int) -> None:
-        self.send_header("Content-Length", str(length))
-        if self.close_connection:
-            self.send_header("Connection", "close")
-        self.end_headers()
-
-    def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - its name
-        """Nothing to say."""
+    def _answer(self, status: int, why: str, path: str, came: int = 0) -> None:
+        self.server.requests.append((self.command, path, status, came))
+        self.say(status, f"<Error><Code>{why}</Code></Error>".encode() if why else b"")
 
 
 def _kept_key(path: Path) -> bytes:
@@ -238,17 +194,6 @@ def _kept_key(path: Path) -> bytes:
         with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor, not a path
             file.write(secrets.token_bytes(32))
     return path.read_bytes()
-
-
-def _inside(base: Path, name: str) -> Path:
-    path = (base / name).resolve()
-    if not path.is_relative_to(base.resolve()) or path == base.resolve():
-        raise ValueError(f"{name!r} leads outside")
-    return path
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    return (each for each in folder.rglob("*") if each.is_file())
 
 
 def _range(asked: str, size: int) -> tuple[int, int]:

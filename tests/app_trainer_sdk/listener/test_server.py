@@ -1,4 +1,4 @@
-"""The listener's HTTP: events, models, jobs, uploads, and routes that others add."""
+"""The listener's HTTP: events, models, jobs and uploads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import pytest
 
 from app_trainer_sdk.callbacks.signature import signature_headers
 from app_trainer_sdk.listener import Desk, Fault, Listener
-from app_trainer_sdk.listener.server import Response
 
 EVENT = json.dumps(
     {"v": 1, "id": "j.1.1", "job_id": "j", "attempt": 1, "instance": "i", "seq": 1, "type": "job.accepted"}
@@ -114,13 +113,3 @@ def test_uploads_lie_in_the_folder(listener: Listener):
     while any(listener.desk.uploads.glob(".part-*")) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert ask(listener, "GET", "/uploads/cut")[0] == 404
-
-
-def test_others_add_routes(listener: Listener):
-    """One line and one function; a later route goes before an earlier one."""
-    listener.route("POST", r"/grants/([^/]+)", lambda request: Response.json({"for": request.groups[0]}))
-    listener.route("GET", r"/uploads/special", lambda request: Response(200, b"mine"))
-
-    assert ask(listener, "POST", "/grants/a%2Fb") == (200, {"for": "a/b"})
-    assert ask(listener, "GET", "/uploads/special") == (200, b"mine")
-    assert ask(listener, "DELETE", "/grants/x")[0] == 404
