@@ -70,6 +70,9 @@ class Drive:
         self._pace = Pace(desk.plan.updates)
         self._saver = Saver()
         self._evaluations = Evaluations(trainer, run, desk)
+        self._evaluate_every = _number(desk.plan, "evaluate_every")
+        self._checkpoint_every = _number(desk.plan, "checkpoint_every")
+        self._checkpoints_kept = _number(desk.plan, "checkpoints_kept")
 
     def train(self, saved: Snapshot | None) -> None:
         """Make the updates that are left; afterwards the last checkpoint holds the result.
@@ -155,7 +158,7 @@ class Drive:
     def _look_first(self, state: Any) -> None:
         """Evaluate before the first update, or what a stop cut short; the latter belongs to its checkpoint."""
         resumed = self._saved_step >= 0
-        if not resumed and self._every("evaluate_every"):
+        if not resumed and self._evaluate_every:
             self._evaluations.add()
         if not self._evaluations.pending:
             return
@@ -169,7 +172,7 @@ class Drive:
 
     def _between(self, state: Any, step: int) -> None:
         last = self._desk.plan.updates
-        if is_due(step, self._every("evaluate_every"), last):
+        if is_due(step, self._evaluate_every, last):
             self._evaluations.add(last=step == last)
             with timed("evaluation"):
                 self._evaluations.look(state, step)
@@ -182,7 +185,7 @@ class Drive:
 
     def _must_save(self, step: int) -> bool:
         best = self._evaluations.best
-        due = is_due(step, self._every("checkpoint_every"), self._desk.plan.updates)
+        due = is_due(step, self._checkpoint_every, self._desk.plan.updates)
         return (best.wanted and best.step == step) or due or self._is_over()
 
     def _stop(self, state: Any, stop: StopRequested) -> None:
@@ -190,11 +193,6 @@ class Drive:
         if stop.checkpoint and stop.reason != "peer":
             self._desk.token.begin_saving()
             self._save(state)
-
-    def _every(self, name: str) -> int:
-        value = self._desk.plan.settings[name].effective
-        assert isinstance(value, int)
-        return value
 
     def _save(self, state: Any) -> None:
         if self._step == self._saved_step:
@@ -224,7 +222,7 @@ class Drive:
         _refuse_nonfinite(snapshot, step)
         documents = {"plan.json": desk.plan.document(), "identity.json": dict(desk.identity)}
         saved = desk.store.save(step, snapshot, documents)
-        desk.store.retain(self._every("checkpoints_kept"), best=best)
+        desk.store.retain(self._checkpoints_kept, best=best)
         seconds = desk.clock() - started
         desk.channel.say("checkpoint", step=step, bytes=saved.size_bytes, seconds=seconds, name=saved.path.name)
 
@@ -271,6 +269,12 @@ class Drive:
             spreads=spreads, nonfinite=nonfinite, seconds=latest.get("seconds"),
             data_seconds=latest.get("data_seconds"), memory=told_memory(self._run.device),
         )  # fmt: skip
+
+
+def _number(plan: Plan, name: str) -> int:
+    value = plan.settings[name].effective
+    assert isinstance(value, int)
+    return value
 
 
 def _refuse_nonfinite(snapshot: Snapshot, step: int) -> None:

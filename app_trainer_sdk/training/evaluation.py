@@ -115,8 +115,7 @@ def _parts(
             run.check()
         last = min(first + most, piece[1])
         place = (number,) if (first, last) == piece else (number, first)
-        seed = run.random("evaluate", split, *place).seed
-        random = Random(seed, whole=run.random("evaluate", split), first_row=first)
+        random = run.random("evaluate", split, *place).part_of(run.random("evaluate", split), first)
         batch = to_device(rows[0, tuple(range(first, last))], run.device)
         with interruptible(really=state.team.size == 1):
             parts.append(measure_batch(trainer, run, state, batch, random))

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.utils.data import DataLoader
@@ -38,8 +38,7 @@ PREFETCHED = 2
 Request = tuple[int, tuple[int, ...]] | tuple[int, tuple[int, ...], int]
 
 
-@dataclass(frozen=True)
-class Microbatch:
+class Microbatch(NamedTuple):
     """One forward and backward.
 
     Attributes:
@@ -60,14 +59,13 @@ class Microbatch:
         return sum(each.numel() for each in self.batch.tensors.values()) or self.rows
 
 
-@dataclass(frozen=True)
-class LoadedWindow:
+class LoadedWindow(NamedTuple):
     """A window with its rows read.
 
     Attributes:
         window: position, epoch and ids.
         microbatches: this rank's share, which may be none.
-        count: microbatches of the window over all ranks.
+        pieces: microbatches of the window over all ranks.
         seconds: time the training thread waited for it.
         place: where a stream stands after it; None for rows.
         times: what reading this rank's share took, where it was done.
@@ -75,10 +73,10 @@ class LoadedWindow:
 
     window: Window
     microbatches: Sequence[Microbatch]
-    count: int
+    pieces: int
     seconds: float
     place: Place | None = None
-    times: ReadTimes = ReadTimes()  # noqa: RUF009 - a value
+    times: ReadTimes = ReadTimes()
 
     @property
     def units(self) -> float:
@@ -174,8 +172,8 @@ class Feed:
 
     def windows(self) -> Iterator[LoadedWindow]:
         """Windows without end; close the iterator to end the workers."""
-        batches = self._read()
-        position = self.position
+        ahead = self._read_ahead() if self.workers else None
+        rows, position = TimedRows(self.rows), self.position
         try:
             while True:
                 started = time.perf_counter()
@@ -184,11 +182,15 @@ class Feed:
                 share = self._share(pieces)
                 # An item may take long, or never come.
                 with timed("data_wait"), interruptible(really=self.ranks == 1):
-                    read: list[tuple[Batch, ReadTimes]] = [next(batches) for _ in share]
+                    if ahead is None:
+                        read = [rows[self._request(window, piece)] for _, piece in share]
+                    else:
+                        read = [next(ahead) for _ in share]
                 yield loaded_window(window, share, len(pieces), read, time.perf_counter() - started)
                 position = window.after
         finally:
-            batches.close()
+            if ahead is not None:
+                ahead.close()
 
     def _cut(self, window: Window) -> list[tuple[int, int]]:
         return cut_window(self.rows.trainer, len(window.ids), self.microbatch)
@@ -201,21 +203,18 @@ class Feed:
         position = self.position
         while True:
             window = self.order.window(position)
-            for _, (start, end) in self._share(self._cut(window)):
-                indices = tuple(window.ids[start:end].tolist())
-                if self.order.repeats:
-                    yield window.epoch, indices, window.after - len(window.ids) + start
-                else:
-                    yield window.epoch, indices
+            for _, piece in self._share(self._cut(window)):
+                yield self._request(window, piece)
             position = window.after
 
-    def _read(self) -> Any:
-        if not self.workers:
-            rows = TimedRows(self.rows)
-            return (rows[request] for request in self._requests())
-        return self._read_with_workers()
+    def _request(self, window: Window, piece: tuple[int, int]) -> Request:
+        start, end = piece
+        indices = tuple(window.ids[start:end].tolist())
+        if self.order.repeats:
+            return window.epoch, indices, window.after - len(window.ids) + start
+        return window.epoch, indices
 
-    def _read_with_workers(self) -> Iterator[tuple[Batch, ReadTimes]]:
+    def _read_ahead(self) -> Generator[tuple[Batch, ReadTimes], None, None]:
         # A generator of its own: making a DataLoader iterator draws from torch's global one otherwise.
         generator = torch.Generator().manual_seed(derive_seed(self.rows.seed, "workers"))
         rows: Any = TimedRows(self.rows)  # indexed by requests, which torch's annotations do not foresee

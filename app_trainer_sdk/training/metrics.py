@@ -117,6 +117,13 @@ def read_numbers(numbers: list[Tensor | float]) -> Iterator[float]:
         yield next(read[number.device, number.dtype]) if isinstance(number, Tensor) else float(number)
 
 
+def read_two(first: Tensor | float, second: Tensor | float) -> tuple[float, float]:
+    """Host values of two scalars, in one transfer."""
+    if isinstance(first, Tensor) and isinstance(second, Tensor) and first.device.type != "cpu":
+        first, second = torch.stack((first.reshape(()), second.reshape(()))).tolist()
+    return float(first), float(second)
+
+
 def read_pairs(metrics: Mapping[str, tuple[Tensor | float, Tensor | float]]) -> dict[str, tuple[float, float]]:
     """Host values of sums and what they are divided by, in one transfer."""
     values = read_numbers([number for pair in metrics.values() for number in pair])

@@ -116,7 +116,7 @@ def make_room(
     why_not = shortage.why_not or _why_not(trainer, state, before)
     if why_not:
         raise refusal(trainer, run, state, shortage, inputs, why_not)
-    state.optimizer.zero_grad(set_to_none=True)
+    state.drop_gradients()
     if run.device.type == "cuda":
         torch.cuda.empty_cache()
     after = max(before // 2, trainer.minimum_rows)

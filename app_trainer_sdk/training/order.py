@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy
 
@@ -25,8 +26,7 @@ WINDOWS_SORTED_TOGETHER = 50
 EPOCHS_KEPT = 2
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(NamedTuple):
     """The examples of one update.
 
     Attributes:

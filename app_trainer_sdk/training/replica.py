@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from app_trainer_sdk.errors import InternalError
@@ -62,9 +62,10 @@ class Replica:
         """Inside, gradients add up on this rank alone."""
         return self._parallel.no_sync()
 
-    def scaled(self, share: Tensor) -> Tensor:
-        """The loss to go backward from: DDP divides by the number of ranks what is to be a sum."""
-        return share * self._team.size
+    @property
+    def factor(self) -> float:
+        """What the loss is multiplied by on the way back: DDP divides by the number of ranks."""
+        return float(self._team.size)
 
     def overlaps(self, microbatches: Sequence[Microbatch], *, first: bool) -> bool:
         """Whether the last microbatch's backward can carry the gradients of the update."""

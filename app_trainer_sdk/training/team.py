@@ -12,8 +12,7 @@ import contextlib
 import datetime
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -32,8 +31,7 @@ COLLECTIVE_TIMEOUT = datetime.timedelta(hours=2)
 REASONS: tuple[StopReason, ...] = ("interrupted", "deadline", "canceled")
 
 
-@dataclass(frozen=True)
-class Agreement:
+class Agreement(NamedTuple):
     """What all ranks know before a window's first backward.
 
     Attributes:

@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ from app_trainer_sdk.time_split import timed
 from app_trainer_sdk.training import oom, optim
 from app_trainer_sdk.training.feed import LoadedWindow, Microbatch, to_device
 from app_trainer_sdk.training.interrupts import interruptible
+from app_trainer_sdk.training.metrics import read_two
 from app_trainer_sdk.training.optimizer_state import check_state
 from app_trainer_sdk.training.randomness import Random, seed_torch
 from app_trainer_sdk.training.schedule import learning_rate
@@ -77,11 +78,11 @@ def start_update(run: Run, state: SupervisedState, window: LoadedWindow, agreed:
 
 
 def look_ahead(run: Run, state: SupervisedState, update: Update, following: LoadedWindow | None) -> Agreement:
-    """Agree on the next window while the device works, clip; loss and metrics become those of all ranks.
+    """Agree on the next window while the device works; loss, norm and metrics become those of all ranks.
 
     Raises:
         OutOfMemoryHere: on every rank, when memory ran out on one; gradients are then worth nothing. Of several
-            ranks one that fell short while it clipped tells the others by its loss: see :func:`_step`.
+            ranks one that fell short over the norm tells the others by its loss: see :func:`_step`.
     """
     assert run.device is not None
     units, empty = (following.units, following.empty) if following is not None else (0.0, 0)
@@ -90,7 +91,7 @@ def look_ahead(run: Run, state: SupervisedState, update: Update, following: Load
     if agreed.short:
         raise oom.OutOfMemoryHere(update.shortage or oom.elsewhere())
     if not update.why:
-        _clip(state, update)
+        _measure_gradient(state, update)
         with _exchange(state):
             totals = state.team.total(update.loss, update.metrics, agreed, run.device)
         update.loss, update.metrics = totals
@@ -122,7 +123,7 @@ def _accumulate(
         shortage = oom.shortage_of(error)
     if shortage is not None:  # outside the except block: nothing holds the failed frames any more
         sums = _Sums()
-        state.optimizer.zero_grad(set_to_none=True)
+        state.drop_gradients()
         if replica is None:
             raise oom.OutOfMemoryHere(shortage)
     if replica is not None and sums.carried is not None:
@@ -140,7 +141,7 @@ class _Sums:
 
     loss: Tensor | float = 0.0
     metrics: dict[str, tuple[Tensor | float, Tensor | float]] = field(default_factory=dict)
-    carried: Tensor | None = None
+    carried: _Share | None = None
     transfer_seconds: float = 0.0
 
 
@@ -156,9 +157,9 @@ def _add_up(
         with quiet, interruptible(really=state.team.size == 1):
             terms = _forward(run, state, window, microbatch, sums)
             _add(sums.metrics, terms)
-            share = _share(terms, microbatch, units, window.count)
+            share = _share(terms, microbatch, units, window.pieces)
             if share is not None:
-                sums.loss = share.detach() if number == 0 else sums.loss + share.detach()
+                sums.loss = share.value if number == 0 else sums.loss + share.value
                 if carries:
                     sums.carried = share
                 else:
@@ -174,28 +175,55 @@ def _add(metrics: dict[str, tuple[Tensor | float, Tensor | float]], terms: LossT
         metrics[name] = (before[0] + _detached(pair[0]), before[1] + _detached(pair[1]))
 
 
-def _go_backward(state: SupervisedState, share: Tensor) -> None:
-    if state.replica is not None:
-        share = state.replica.scaled(share)
-    (share if state.scaler is None else state.scaler.scale(share)).backward()  # type: ignore[no-untyped-call]
+class _Share(NamedTuple):
+    """What a microbatch adds to the update's loss.
+
+    Attributes:
+        value: a scalar without a graph.
+        parts: the scalars it is made of, each with what divides it, in the loss and so in the gradient.
+    """
+
+    value: Tensor
+    parts: list[tuple[Tensor, float]]
 
 
-def _share(terms: LossTerms, microbatch: Microbatch, units: float, count: int) -> Tensor | None:
+def _go_backward(state: SupervisedState, share: _Share) -> None:
+    """Divide on the way back: in the graph it would be two more kernels, and a tensor of ones."""
+    terms: Any = [term for term, _ in share.parts]
+    if state.scaler is not None:
+        terms = state.scaler.scale(terms)
+    factor = 1.0 if state.replica is None else state.replica.factor
+    divisors = [by for _, by in share.parts]
+    weights = [torch.full_like(term, factor / by) for term, by in zip(terms, divisors, strict=True)]
+    torch.autograd.backward(terms, weights)
+
+
+def _share(terms: LossTerms, microbatch: Microbatch, units: float, count: int) -> _Share | None:
     """What a microbatch adds to the update's loss; None when it adds nothing.
 
     A sum over no unit is no loss, whatever the trainer made of it: a constant zero, or 0 / 0.
     """
-    share: Tensor | None = None
-    if microbatch.batch.units:
-        share = terms.sum / units
-    for mean in terms.means.values():
-        share = mean / count if share is None else share + mean / count
-    if share is not None and not share.requires_grad:
+    parts = [(terms.sum, units)] if microbatch.batch.units else []
+    if terms.means:
+        parts += [(mean, float(count)) for mean in terms.means.values()]
+    if not parts:
+        return None
+    values = [_value(scalar) / by for scalar, by in parts]
+    parts = [part for part in parts if part[0].requires_grad]
+    if not parts:
         raise InternalError(
             "the loss does not depend on any trainable parameter", expected="a loss with a gradient",
             setting="requires_grad, or a use_reentrant=True inside the model",
         )  # fmt: skip
-    return share
+    return _Share(sum(values[1:], values[0]), parts)
+
+
+def _value(scalar: Tensor) -> Tensor:
+    if scalar.numel() != 1:
+        raise InternalError(
+            f"a term of the loss has the shape {tuple(scalar.shape)}", expected="a scalar", setting="loss"
+        )
+    return scalar.detach()
 
 
 def _forward(
@@ -203,11 +231,9 @@ def _forward(
 ) -> LossTerms:
     assert run.device is not None
     # Dropout draws from torch's own generator: seed it by position, so nothing depends on what ran before.
-    whole = Random(state.settings.seed, "loss", window.window.position)
-    random = Random(
-        state.settings.seed, "loss", window.window.position, microbatch.number, whole=whole,
-        first_row=microbatch.first,
-    )  # fmt: skip
+    seed, position = state.settings.seed, window.window.position
+    random = Random(seed, "loss", position, microbatch.number)
+    random.part_of(Random(seed, "loss", position), microbatch.first)
     seed_torch(random.seed, run.device)
     batch = _moved(microbatch.batch, run.device, sums)
     with autocast(run):
@@ -230,25 +256,25 @@ def _exchange(state: SupervisedState) -> contextlib.AbstractContextManager[None]
     return timed("communication") if state.team.size > 1 else _NOTHING
 
 
-def _clip(state: SupervisedState, update: Update) -> None:
-    """Clip, or find that memory runs out. No weight has moved yet, so the update can be made again."""
+def _measure_gradient(state: SupervisedState, update: Update) -> None:
+    """Take the norm, or find that memory runs out. No weight has moved yet, so the update can be made again."""
     try:
-        update.gradient_norm = _clipped(state)
+        update.gradient_norm = _norm(state)
         return
     except Exception as error:
         if not oom.is_out_of_memory(error):
             raise
         update.shortage = oom.shortage_of(error)
     # Outside the except block: nothing holds the failed frames any more.
-    state.optimizer.zero_grad(set_to_none=True)
+    state.drop_gradients()
     if state.team.size == 1:
         forget_unscaling(state)
         raise oom.OutOfMemoryHere(update.shortage)
     update.loss = update.gradient_norm = torch.full((), math.nan, device=state.parameters[0].device)
 
 
-def _clipped(state: SupervisedState) -> Tensor:
-    """Clip once per update, after accumulation and unscaling; returns the norm before clipping."""
+def _norm(state: SupervisedState) -> Tensor:
+    """The norm of the update's whole gradient, after accumulation and unscaling, before clipping."""
     if state.scaler is not None:
         state.scaler.unscale_(state.optimizer)
     gradients = [each.grad for each in state.parameters if each.grad is not None]
@@ -256,11 +282,7 @@ def _clipped(state: SupervisedState) -> Tensor:
         raise InternalError(
             "the loss reached no trainable parameter", expected="a gradient for every trainable parameter"
         )
-    norm = nn.utils.get_total_norm(gradients)
-    limit = state.settings.max_gradient_norm
-    if limit:
-        nn.utils.clip_grads_with_norm_(state.parameters, limit, norm)
-    return norm
+    return nn.utils.get_total_norm(gradients)
 
 
 def settle_update(
@@ -317,31 +339,42 @@ def _follow_buffers(state: SupervisedState) -> None:
 
 
 def _step(trainer: SupervisedTrainer, state: SupervisedState, update: Update) -> None:
-    """Apply the update if its loss and gradient are finite; this is the one host read of an update."""
-    loss, norm = update.loss, update.gradient_norm
-    assert isinstance(loss, Tensor)
+    """Clip and apply the update if its loss and gradient are finite; this is the one host read of an update."""
+    norm = update.gradient_norm
     assert isinstance(norm, Tensor)
     scale = state.scaler.get_scale() if state.scaler is not None else 1.0
-    # One number is read and judged on the host: torch.isfinite is four kernels for a scalar.
-    if math.isfinite(float(norm + loss)):
+    update.loss, update.gradient_norm = read_two(update.loss, norm)
+    if math.isfinite(update.loss) and math.isfinite(update.gradient_norm):
         if state.counters.updates == 0:
             _check_every_gradient(trainer, state)
+        _clip(state, update.gradient_norm)
         apply_update(state)
         if state.counters.updates == 0:
             check_state(state.optimizer, state.modules.root)
     else:
-        # Asked in the rare case alone: a rank that fell short while it clipped made the loss of all a NaN.
+        # Asked in the rare case alone: a rank that fell short over the norm made the loss of all a NaN.
         if any(state.team.anywhere([update.shortage is not None])):
             forget_unscaling(state)
             raise oom.OutOfMemoryHere(update.shortage or oom.elsewhere())
         update.why = NON_FINITE
         state.counters.skipped += 1
         # An overflow under a loss scale is what the scale is there to find: it is halved, not a divergence.
-        if scale <= 1.0 or not bool(torch.isfinite(loss)):
+        if scale <= 1.0 or not math.isfinite(update.loss):
             state.counters.nonfinite_in_a_row += 1
     if state.scaler is not None:
         state.scaler.update()
-    state.optimizer.zero_grad(set_to_none=True)
+    state.drop_gradients()
+
+
+def _clip(state: SupervisedState, norm: float) -> None:
+    """As ``torch.nn.utils.clip_grad_norm_`` does, which cannot know on the host that there is nothing to do.
+
+    In place, so that no memory is taken.
+    """
+    limit = state.settings.max_gradient_norm
+    if limit and norm > limit:
+        gradients = [each.grad for each in state.parameters if each.grad is not None]
+        torch._foreach_mul_(gradients, limit / (norm + 1e-6))
 
 
 def _stop_when_nothing_trains(state: SupervisedState) -> None:

@@ -80,7 +80,7 @@ def forget_unscaling(state: SupervisedState) -> None:
 def _try_alone(state: SupervisedState) -> Shortage | None:
     """Make the step with gradients of zero and nothing else in memory; it is undone by the caller."""
     trained = [each for each in state.parameters if each.grad is not None]
-    state.optimizer.zero_grad(set_to_none=True)
+    state.drop_gradients()
     if trained[0].device.type == "cuda":
         torch.cuda.empty_cache()
     missing = None
@@ -92,7 +92,7 @@ def _try_alone(state: SupervisedState) -> Shortage | None:
         if not is_out_of_memory(error):
             raise
         missing = shortage_of(error)
-    state.optimizer.zero_grad(set_to_none=True)
+    state.drop_gradients()
     return missing
 
 

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from app_trainer_sdk.handle import Run
 
 
+_NOTHING = contextlib.nullcontext()
+
+
 class LossModule(nn.Module):
     """Model and loss in one module: calling a submodule past a parallel wrapper would train ranks apart."""
 
@@ -76,7 +79,7 @@ def replicate(trainer: SupervisedTrainer, loss: LossModule, team: Team) -> Repli
 def autocast(run: Run) -> contextlib.AbstractContextManager[Any]:
     """The precision of the forward pass."""
     if run.dtype is None or run.dtype == torch.float32:
-        return contextlib.nullcontext()
+        return _NOTHING
     assert run.device is not None
     return torch.autocast(run.device.type, dtype=run.dtype)
 

@@ -107,7 +107,7 @@ def test_seeding_torch_is_seeding_torch():
 def test_a_row_draws_the_same_in_whatever_part_it_comes():
     """Rows 4 and 5 of a window are rows 0 and 1 of its third part; without a whole they are the batch's."""
     window = Random(7, "loss", 16)
-    part = Random(7, "loss", 16, 2, whole=window, first_row=4)
+    part = Random(7, "loss", 16, 2).part_of(window, 4)
     alone = Random(7, "loss", 16)
 
     assert part.row(0).seed == alone.row(4).seed != alone.row(0).seed

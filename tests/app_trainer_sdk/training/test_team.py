@@ -193,8 +193,8 @@ def short_elsewhere() -> Any:
     return make_trainer(lambda run: Net(), loss, ROWS, validation=ROWS[:7])
 
 
-def short_clipping() -> Any:
-    """Rank 1 is short of memory when it clips after more than four rows."""
+def short_of_norm() -> Any:
+    """Rank 1 is short of memory when it takes the norm after more than four rows."""
 
     def loss(modules: Any, values: list[float], random: Any) -> LossTerms:
         rows[0] = len(values)
@@ -380,9 +380,9 @@ def test_memory_that_runs_out_in_a_backward(tmp_path: Path):
     assert (two["counters"]["microbatch"], two["counters"]["out_of_memory"]) == (4, 1)
 
 
-@pytest.mark.parametrize("short", [short_elsewhere, short_clipping])
+@pytest.mark.parametrize("short", [short_elsewhere, short_of_norm])
 def test_memory_that_runs_out_after_backward_on_one_rank(tmp_path: Path, short: Any):
-    """E3: the step or clip that a rank could not make is made again on all; it evaluates as it can."""
+    """E3: the step or norm that a rank could not make is made again on all; it evaluates as it can."""
     options = {"global_batch": 16, "updates": 6}
     one = updates(tmp_path / "plain", plain, 1, **options)
     two = updates(tmp_path / "short", short, 2, **options)

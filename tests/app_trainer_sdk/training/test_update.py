@@ -135,6 +135,29 @@ class TestAccumulation:
         if settings:
             assert training.snapshot().values["scaler"]["scale"] == 65536.0
 
+    def test_a_gradient_within_the_limit_stays_as_it_is(self, tmp_path):
+        """Two gradients of norm 3 under limits of 4 and 3 move as they are; under 1.5 half as far."""
+        trainer = make_trainer(
+            lambda run: Scalars(0.0), lambda modules, values, random: modules.root.w.sum() * sum(values), [3.0]
+        )
+        moved = {
+            limit: weight(
+                train(trainer, tmp_path / str(limit), updates=2, **{**PLAIN, "max_gradient_norm": limit})
+            )
+            for limit in (4.0, 3.0, 1.5)
+        }
+
+        assert moved == {4.0: [-6.0], 3.0: [-6.0], 1.5: [pytest.approx(-3.0, abs=1e-5)]}
+
+    def test_a_loss_for_each_row_is_refused(self, tmp_path):
+        """Backward from a vector would train its sum, whatever the author meant."""
+        trainer = make_trainer(
+            lambda run: Scalars(0.0), lambda modules, values, random: modules.root.w * torch.ones(2), [0, 1]
+        )
+
+        with pytest.raises(InternalError, match=r"a term of the loss has the shape \(2,\).*expected a scalar"):
+            train(trainer, tmp_path, updates=1, global_batch=2, **PLAIN)
+
     def test_means_are_averaged_over_microbatches(self, tmp_path):
         """A term that is a mean already counts once, however many microbatches there are."""
         trainer = make_trainer(
