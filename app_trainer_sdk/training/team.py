@@ -20,12 +20,14 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, Store  # torch.distributed's, with their types
 
 from app_trainer_sdk.errors import InternalError, PeerFailed, StopReason, StopRequested
+from app_trainer_sdk.time_split import timed
 from app_trainer_sdk.training.metrics import read_pairs
 from app_trainer_sdk.values import LossTerms
 
 Pairs = Mapping[str, tuple[Tensor | float, Tensor | float]]
 
 POLL_SECONDS = 0.02
+_NOTHING = contextlib.nullcontext()
 #: Longer than any save or start that others wait for. A rank that ended is noticed by the supervisor at once.
 COLLECTIVE_TIMEOUT = datetime.timedelta(hours=2)
 REASONS: tuple[StopReason, ...] = ("interrupted", "deadline", "canceled")
@@ -124,6 +126,10 @@ class Team:
         backend = "nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, rank=self.rank, world_size=self.size, **options)
         self._control = dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT)
+
+    def exchanging(self) -> contextlib.AbstractContextManager[None]:
+        """Inside, ranks tell each other something, or wait for each other: the time belongs to that."""
+        return timed("communication") if self.size > 1 else _NOTHING
 
     def agree(self, units: float, empty: int, metrics: Iterable[str] = (), *, short: bool = False) -> Agreement:
         """One small exchange on the host, a window ahead: divisor, wishes to stop, names of metrics, memory.
