@@ -8,6 +8,7 @@ from small_models import PLAIN, Scalars, weight
 from torch_helpers import make_trainer, train
 
 from app_trainer_sdk.errors import BadData, InternalError
+from app_trainer_sdk.training import update
 from app_trainer_sdk.values import LossTerms
 
 
