@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
+import gguf
 import pytest
 import torch
 
@@ -23,6 +24,23 @@ def test_a_gguf_file_becomes_an_ordinary_folder(conversion):
     assert "quantization_config" not in (folder / "config.json").read_text()
     assert (folder / "chat_template.jinja").is_file()
     assert len(weights.load_tokenizer(folder)) == MODELS[0].architecture["vocab_size"]
+
+
+def test_a_conversion_reads_the_index_once(monkeypatch):
+    """Transformers asks for it thrice, and for the names' table once a module; afterwards gguf is as before."""
+    read = []
+    monkeypatch.setattr(gguf, "GGUFReader", read.append)
+    monkeypatch.setattr(gguf, "get_tensor_name_map", lambda *asked: [*asked])
+    before = gguf.GGUFReader, gguf.get_tensor_name_map
+    with weights._index_read_once():
+        for _ in range(3):
+            gguf.GGUFReader("a file")
+        table = gguf.get_tensor_name_map("llama", 30)
+
+        assert table is gguf.get_tensor_name_map("llama", 30)
+        assert table != gguf.get_tensor_name_map("llama", 31)
+    assert read == ["a file"]
+    assert before == (gguf.GGUFReader, gguf.get_tensor_name_map)
 
 
 def test_the_catalog_states_the_architecture_of_the_file(folder):
