@@ -100,6 +100,11 @@ def _path(text: str) -> Path:
     return Path(text)
 
 
+def path_or_url(text: str) -> Path | str:
+    """The value of ``--job``."""
+    return text if text.startswith(("http://", "https://")) else _path(text)
+
+
 def rank_count(text: str) -> int:
     """The value of ``--ranks``."""
     if not text.isdecimal() or not 1 <= int(text) <= MOST_RANKS:

@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from app_trainer_sdk.attempt.given import given_job
 from app_trainer_sdk.callbacks.sinks import NoSink
 from app_trainer_sdk.claim import alone_in, make_folder
 from app_trainer_sdk.console import Console
 from app_trainer_sdk.environment import check_environment
 from app_trainer_sdk.errors import ExitCode, TrainerError
 from app_trainer_sdk.files import read_json, remove_tree, write_atomic, write_json
-from app_trainer_sdk.job import check_job, load_job
+from app_trainer_sdk.job import check_job
 from app_trainer_sdk.paths import JobDirectory
 from app_trainer_sdk.pilot_page import pilot_page
 from app_trainer_sdk.pilot_verdict import estimate, verdict
@@ -40,11 +41,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(pilot_job(chosen.job, chosen.job_dir, console=console, ranks=chosen.ranks, gpu=chosen.gpu))
 
 
-def pilot_job(job_file: Path, directory: Path, *, console: Console, ranks: int = 1, gpu: str = "") -> ExitCode:
+def pilot_job(
+    job_file: Path | str, directory: Path, *, console: Console, ranks: int = 1, gpu: str = ""
+) -> ExitCode:
     """Pilot a job in ``directory/pilot``, where ``pilot.md`` and ``pilot.json`` lie afterwards.
 
     Args:
-        job_file: the job document.
+        job_file: the job document, or its URL.
         directory: the job's directory; only its folder ``pilot`` is touched, and begun anew.
         console: what a person sees.
         ranks: processes that train together.
@@ -53,7 +56,7 @@ def pilot_job(job_file: Path, directory: Path, *, console: Console, ranks: int =
     try:
         guard()
         check_environment()
-        job = load_job(job_file).kept_here()
+        job = given_job(job_file).kept_here()
         guard(job.document())
         trainer = find_trainer(job.trainer)
         check_job(job, trainer)

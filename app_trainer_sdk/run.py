@@ -7,8 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from app_trainer_sdk.arguments import Parser, rank_count
+from app_trainer_sdk.arguments import Parser, path_or_url, rank_count
 from app_trainer_sdk.attempt.admission import run_job
+from app_trainer_sdk.attempt.given import JOB_URL
 from app_trainer_sdk.changes import OPTION
 from app_trainer_sdk.console import console_from_environment
 from app_trainer_sdk.logs import settle_logs
@@ -44,9 +45,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def job_parser(program: str, description: str) -> Parser:
     """The options of every command that takes a job and works in its directory."""
     parser = Parser(prog=program, description=description)
-    job = os.environ.get(PREFIX + "JOB_FILE") or "/run/trainer/job.json"
+    job, url = os.environ.get(PREFIX + "JOB_FILE"), os.environ.get(JOB_URL)
+    said = job or (f"what {JOB_URL} leads to" if url else "/run/trainer/job.json")
     directory = os.environ.get(PREFIX + "JOB_DIR") or "/job"
-    parser.add_argument("--job", type=Path, default=Path(job), help=f"job document, JSON or YAML ({job})")
+    parser.add_argument(
+        "--job", type=path_or_url, default=job or url or said, metavar="PATH or URL",
+        help=f"job document, JSON or YAML ({said})",
+    )  # fmt: skip
     parser.add_argument(
         "--job-dir", type=Path, default=Path(directory), help=f"the job's directory ({directory})"
     )

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from app_trainer_sdk.attempt.ending import NOTIFY_SECONDS
+from app_trainer_sdk.attempt.given import given_job
 from app_trainer_sdk.callbacks.choose import asked_trackers
 from app_trainer_sdk.callbacks.flush import deliver_backlog
 from app_trainer_sdk.changes import check_allowed
@@ -19,7 +20,7 @@ from app_trainer_sdk.environment import check_environment
 from app_trainer_sdk.errors import ExitCode, TrainerError
 from app_trainer_sdk.events import EVENTS, Event, read_terminal
 from app_trainer_sdk.files import read_json
-from app_trainer_sdk.job import Job, check_job, load_job
+from app_trainer_sdk.job import Job, check_job
 from app_trainer_sdk.nodes import help_out, place_from_environment
 from app_trainer_sdk.outcome import status_of
 from app_trainer_sdk.outputs.made import only_unsent
@@ -33,13 +34,13 @@ from app_trainer_sdk.transfers.hosts import check_hosts
 
 
 def run_job(
-    job_file: Path, directory: Path, *, console: Console | None = None, ranks: int = 1,
+    job_file: Path | str, directory: Path, *, console: Console | None = None, ranks: int = 1,
     allow_changes: Sequence[str] = (), gpu: str = "", pilot: Path | None = None,
 ) -> ExitCode:  # fmt: skip
     """Run a job, or go on with it, in ``directory``; on a finished one say so and change nothing.
 
     Args:
-        job_file: the job document.
+        job_file: the job document, or its URL.
         directory: the job's directory.
         console: what a person sees.
         ranks: processes that train together.
@@ -54,7 +55,7 @@ def run_job(
     guard()
     try:
         check_environment()
-        job = load_job(job_file)
+        job = given_job(job_file)
         guard(job.document())
         trainer = find_trainer(job.trainer)
         check_job(job, trainer)

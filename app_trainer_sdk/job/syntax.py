@@ -29,17 +29,22 @@ def parse_document(path: Path, setting: str = "--job") -> Any:
     except OSError as error:
         found = f"cannot read {path}: {error.strerror}"
         raise BadJob(found, expected="a file that can be read", setting=setting) from None
+    return parse_text(text, str(path), setting)
+
+
+def parse_text(text: str, name: str, setting: str = "--job") -> Any:
+    """Parse the text of a document, JSON unless its name ends like YAML; raises as :func:`parse_document`."""
     language, parse = (
-        ("YAML", _parse_yaml) if path.suffix.lower() in (".yaml", ".yml") else ("JSON", _parse_json)
+        ("YAML", _parse_yaml) if name.lower().endswith((".yaml", ".yml")) else ("JSON", _parse_json)
     )
     if not text.strip():
-        raise BadJob(f"{path} is empty", expected=f"a document in {language}", setting=setting)
+        raise BadJob(f"{name} is empty", expected=f"a document in {language}", setting=setting)
     try:
         return parse(text)
     except RecursionError:
-        found = f"{path} is nested too deeply"
+        found = f"{name} is nested too deeply"
     except ValueError as error:
-        found = f"{path} is not {language}: {error}"
+        found = f"{name} is not {language}: {error}"
     raise BadJob(found, expected=f"valid {language}", setting=setting)
 
 

@@ -15,12 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from app_trainer_sdk.attempt.given import given_job
 from app_trainer_sdk.catalog import ModelRow
 from app_trainer_sdk.environment import check_environment
 from app_trainer_sdk.errors import ExitCode, TrainerError
 from app_trainer_sdk.gpus import GIB
 from app_trainer_sdk.hyperparameters import Hyperparameters
-from app_trainer_sdk.job import Job, check_job, load_job
+from app_trainer_sdk.job import Job, check_job
 from app_trainer_sdk.paths import cache_directory
 from app_trainer_sdk.preflight.caches import settle_caches
 from app_trainer_sdk.preflight.checks import judge
@@ -53,8 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     require_gpu(chosen.require_gpu)
     try:
         check_environment()
-        job = load_job(chosen.job)
-        report, variables = look(job, chosen.job_dir.resolve(), ranks=chosen.ranks, job_file=chosen.job)
+        job = given_job(chosen.job)
+        file = chosen.job if isinstance(chosen.job, Path) else None
+        report, variables = look(job, chosen.job_dir.resolve(), ranks=chosen.ranks, job_file=file)
         check_hosts(job)
     except TrainerError as error:
         sys.stderr.write(f"preflight: {error}\n")
