@@ -102,7 +102,7 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return _as_if(arguments[0].dtype)
         if in_backward and function is torch.ops.aten.add.Tensor:
             function, arguments = _as_the_engine_adds(arguments)
-        inside = _written_in_python(function)
+        inside = _made_of_others(function)
         if inside is not None:
             with self:  # what it makes on the way is then seen too
                 return inside(*arguments, **(keywords or {}))
@@ -225,10 +225,17 @@ def _calls_from_the_engine() -> bool:
     return caller.f_code.co_name == "_engine_run_backward"
 
 
-def _written_in_python(function: Any) -> Callable[..., Any] | None:
-    """The body of an operator that is a Python function over other operators, such as torch's fused loss."""
+@functools.cache
+def _made_of_others(function: Any) -> Callable[..., Any] | None:
+    """The body of an operator that is a function over other operators.
+
+    Some are written in Python, such as torch's fused loss. Others come whole where autograd is off, such as
+    pooling, which makes indices that nobody asked for.
+    """
     if function.namespace == "aten":
-        return None
+        has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(function.name(), "CPU")
+        whole: Callable[..., Any] | None = function.decompose if function._can_decompose() else None
+        return None if has_kernel else whole
     definition = OPDEFS.get(function._schema.name)
     body: Callable[..., Any] | None = getattr(definition, "_init_fn", None)
     return body

@@ -19,7 +19,7 @@ _aten = torch.ops.aten
 #: Views, products and casts: most calls of a rehearsal. (What torch computes in Python would gain nothing.)
 _OPERATORS = {
     _aten.view.default, _aten._unsafe_view.default, _aten.t.default, _aten.transpose.int, _aten.slice.Tensor,
-    _aten.narrow.default, _aten.unsqueeze.default, _aten.expand.default, _aten.select.int, _aten.detach.default,
+    _aten.unsqueeze.default, _aten.expand.default, _aten.select.int, _aten.detach.default,
     _aten.mm.default, _aten._to_copy.default,
 }  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional
 
 from app_trainer_sdk.training.allocations import CUDA_BLOCK_BYTES, Allocations, Held
 
@@ -54,6 +55,18 @@ def test_what_lives_when_a_backward_pass_begins_are_activations():
 
     assert peaks["pass"].by_owner["activations"] == 4 * KIB + 4  # exp's result, and the loss itself
     assert peaks["pass:backward"].total >= 2 * 4 * KIB + 4
+
+
+def test_an_operator_made_of_others_is_entered():
+    """Where autograd is off pooling comes whole; the indices it makes are seen all the same."""
+    account = Allocations()
+    with FakeTensorMode() as fake:
+        pixels = torch.empty(1, 1, 64, 64)
+    with account, fake, torch.inference_mode():
+        account.mark("pool")
+        functional.max_pool2d(pixels, 2)
+
+    assert account.peaks()["pool"].total == 32 * 32 * (4 + 8)
 
 
 def test_a_tensor_without_data_can_be_read_as_a_finite_number():

@@ -17,7 +17,6 @@ CALLS = [
     (aten.t.default, (), {}),
     (aten.transpose.int, (0, -1), {}),
     (aten.slice.Tensor, (1, 1, 5, 2), {}),
-    (aten.narrow.default, (0, 1, 2), {}),
     (aten.unsqueeze.default, (1,), {}),
     (aten.expand.default, ([2, 4, 6],), {}),
     (aten.select.int, (1, -2), {}),

@@ -12,6 +12,7 @@ from allocated import allocated_peak, measured_peak
 
 from app_trainer_sdk.floors import floors_digest
 from app_trainer_sdk.handle import Run
+from app_trainer_sdk.training.device import DTYPES
 from app_trainer_sdk.training.phase_rehearsal import rehearse_phases
 from app_trainer_sdk.training.planning import model_floors
 from app_trainer_sdk.training.predict import predict
@@ -21,7 +22,10 @@ from trainer_images.feature_head.trainer import FeatureHeadTrainer
 
 WITHIN = 0.01
 TEXTS, PICTURES = MODELS
-EXTRACTIONS = [(TEXTS, 1, 16), (TEXTS, 4, 16), (TEXTS, 4, 64), (PICTURES, 1, 16), (PICTURES, 3, 16)]
+EXTRACTIONS = [
+    *itertools.product([TEXTS], (1, 4), (16,), ("no",)), (TEXTS, 4, 64, "no"), (TEXTS, 4, 16, "bf16"),
+    *itertools.product([PICTURES], (1, 3), (16,), ("no", "bf16")),
+]  # fmt: skip
 HEADS = [*itertools.product(MODELS, (False, True), (2, 32), (0, 256))]
 
 
@@ -38,16 +42,19 @@ def plan_run(tmp_path):
         decided["global_batch"] = decided["microbatch"]
         return Run(
             settings=FeatureHeadTrainer.hyperparameters_class.read(decided), model=row, method="head",
-            directory=tmp_path, cache=tmp_path, device=torch.device("cpu"), dtype=torch.float32,
+            directory=tmp_path, cache=tmp_path, device=torch.device("cpu"),
+            dtype=DTYPES[decided["mixed_precision"]],
         )  # fmt: skip
 
     return make
 
 
-@pytest.mark.parametrize(("row", "rows", "length"), EXTRACTIONS, ids=lambda each: getattr(each, "name", each))
-def test_the_extraction_is_predicted_within_a_hundredth(plan_run, row, rows, length):
+@pytest.mark.parametrize(
+    ("row", "rows", "length", "precision"), EXTRACTIONS, ids=lambda each: getattr(each, "name", each)
+)
+def test_the_extraction_is_predicted_within_a_hundredth(plan_run, row, rows, length, precision):
     """E3: the backbone over its largest batch, by the function that the phase calls."""
-    run = plan_run(row, extraction_batch=rows, max_length=length)
+    run = plan_run(row, extraction_batch=rows, max_length=length, mixed_precision=precision)
     shapes = FeatureHeadTrainer().phase_shapes(run)["features"]
     backbone, batch = shapes.build(), shapes.batch()
     held = [*backbone.parameters(), *backbone.buffers(), *batch.values()]
