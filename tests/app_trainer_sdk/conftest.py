@@ -206,3 +206,17 @@ def finished(run_toy: StartToy) -> ToyRun:
     assert toy.code == 0, toy.told()
 
     return toy
+
+
+@pytest.fixture
+def toy_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Write a toy job; the shared cache is the test's own."""
+    monkeypatch.setenv("APP_TRAINER_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("APP_TRAINER_ATTEMPT", raising=False)
+
+    def write(**parts: Any) -> Path:
+        path = tmp_path / "job.json"
+        path.write_text(json.dumps({**TOY, **parts}))
+        return path
+
+    return write

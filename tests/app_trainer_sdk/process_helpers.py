@@ -110,6 +110,12 @@ def supervise(
     return Told(code, folder / "dir", [dict(each.document) for each in sink.events], console.getvalue())
 
 
+def read_events(directory: Path, attempt: int = 1) -> list[dict[str, Any]]:
+    """What an attempt said, as it stands on the disk."""
+    path = directory / "attempts" / str(attempt) / "events.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
 def start_supervisor(
     folder: Path, body: str, *, below: Sequence[str] = (), job: Mapping[str, Any] | None = None,
     before: str = "", environment: Mapping[str, str] | None = None,

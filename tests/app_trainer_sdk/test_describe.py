@@ -7,57 +7,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import ClassVar
 
+import offered
 import pytest
 from jsonschema import Draft202012Validator
+from offered import MEASURED, Toy
 
-from app_trainer_sdk.catalog import Floor, ModelRow, Requirements, WeightSource
 from app_trainer_sdk.contract import SupervisedTrainer
 from app_trainer_sdk.describe import describe_document, main, render
 from app_trainer_sdk.describe_schema import DescribeDocument, document_schema
 from app_trainer_sdk.describe_table import render_table
-from app_trainer_sdk.hyperparameters import Hyperparameters, setting
-from app_trainer_sdk.values import Input
-
-MEASURED = {"card": "H200", "date": "2026-11-30", "settings": {"microbatch": 1}}
-HUB = WeightSource("abc123", hub="owner/tiny", size_bytes=1_000)
-
-
-class ToySettings(Hyperparameters):
-    """Settings of a toy."""
-
-    max_length: int = setting(64, "Longest row.", unit="tokens", ge=1, le=1_000)
-
-
-class Toy(SupervisedTrainer):
-    name = "toy"
-    version = "3"
-    methods = ("lora", "full")
-    models = (
-        ModelRow(
-            "tiny-1m", "Tiny", 1_234_567, licence="Apache-2.0",
-            weights={"base": WeightSource("abc123", hub="owner/tiny", package="tiny-weights", file="tiny.gguf",
-                                          sha256="00ff", size_bytes=1_000), "teacher": HUB},
-            floors={"lora": Floor(1.5, "measured", MEASURED), "full": Floor(2.25, "predicted")},
-            defaults={"lora": {"learning_rate": 3e-4}},
-        ),
-        ModelRow("nameless", "Nameless", 999, weights={"base": WeightSource("x", hub="owner/x")}),
-    )  # fmt: skip
-    hyperparameters_class = ToySettings
-    defaults: ClassVar = {"lora": {"learning_rate": 1e-4, "weight_decay": 0.1}}
-    inputs: ClassVar = {"dataset": Input("Rows."), "hints": Input("More.", required=False)}
-    artifacts: ClassVar = {"lora": ("adapter", "samples"), "full": ("weights",)}
-    preparation = ("encode",)
-    requirements = Requirements(host_memory_gib=8, compute_capability="8.0")
-
-    def build_model(self, run, *, weights): ...
-    def dataset(self, run, split): ...
-    def collate(self, run, items): ...
-    def loss(self, modules, batch, random): ...
-    def largest_batch(self, run, rows): ...
-    def export(self, run, saved, directory): ...
-    def replay(self, run, directory, controls): ...
 
 
 @pytest.fixture(scope="module")
@@ -78,31 +37,6 @@ def test_the_document_keeps_its_schema(document):
 
     assert list(Draft202012Validator(schema).iter_errors(read_back)) == []
     assert DescribeDocument.model_validate(read_back).version_name == "app.trainer.describe/v1"
-
-
-def test_the_schema_describes_what_it_does_not_name():
-    """A null floor or need is explained where an engineer looks."""
-    floor = document_schema()["$defs"]["FloorFacts"]["properties"]
-
-    assert "null when no floor is known" in floor["gib"]["description"]
-    assert "without evidence is declared" in floor["grade"]["description"]
-
-
-def test_the_schema_of_settings_is_2020_12(toy):
-    """A control plane validates jobs with it: defaults pass, mistakes do not, units stay."""
-    schema = toy["hyperparameters"]
-    Draft202012Validator.check_schema(schema)
-    validator = Draft202012Validator(schema)
-
-    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
-    assert tuple(schema["properties"][name]["unit"] for name in ("max_length", "updates")) == (
-        "tokens",
-        "updates",
-    )
-    assert validator.is_valid({"updates": "auto"})
-    assert validator.is_valid({"updates": 1})
-    assert not validator.is_valid({"updates": "atuo"})
-    assert not validator.is_valid({"learning_rte": 1})
 
 
 def test_every_default_of_every_model_passes_the_schema(toy):
@@ -204,36 +138,6 @@ def test_the_bytes_are_ascii_and_end_a_line(document):
         render({"gib": float("nan")})
 
 
-def test_the_table_is_aligned(document):
-    """One line for each method and for inference; the floor with its grade, and the defaults of note."""
-    lines = render_table(document).splitlines()
-    heading, _, lora, full, inference, other, *_ = lines
-
-    assert len(lines) == 2 + 2 * 3
-    assert lora.split()[:8] == ["toy", "tiny-1m", "1.2", "M", "lora", "1.5", "GiB", "measured"]
-    assert lora.endswith("learning_rate 0.0003, weight_decay 0.1")
-    assert full.split() == ["full", "2.2", "GiB", "declared", "learning_rate", "0.001"]
-    assert inference.split() == ["inference", "unknown", "none"]
-    assert other.split()[:5] == ["nameless", "999", "lora", "unknown", "none"]
-    assert len({line.index(word) for line, word in ((heading, "method"), (lora, "lora"), (full, "full"))}) == 1
-
-
-def test_the_table_of_nothing():
-    """Said in words."""
-    assert render_table(describe_document([])) == "No trainer is installed.\n"
-
-
-@pytest.mark.parametrize(
-    ("parameters", "shown"), [(7, "7"), (1_000, "1.0 k"), (134_515_008, "134.5 M"), (7 * 10**9, "7.0 B")]
-)
-def test_parameters_are_counted_as_people_say_them(parameters: int, shown: str):
-    """Three digits or so."""
-    row = ModelRow("a", "A", parameters)
-    trainer = type("Other", (SupervisedTrainer,), {**_facts_of(Toy), "models": (row,)})
-
-    assert f" {shown}  lora" in render_table(describe_document([trainer]))
-
-
 def test_an_unknown_trainer_ends_with_64(capsys: pytest.CaptureFixture[str]):
     """Nothing on the output, the problem and a hint beside it."""
     status = main(["txet"])
@@ -270,8 +174,8 @@ def describe(*arguments: str, directory: Path) -> bytes:
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Path:
-    """A folder that holds this file's toy as a module, beside a torch that cannot be imported."""
-    (tmp_path / "toy_desk.py").write_text(Path(__file__).read_text())
+    """A folder that holds the toy's module, beside a torch that cannot be imported."""
+    (tmp_path / "toy_desk.py").write_text(Path(offered.__file__).read_text())
     for name in ("torch", "numpy", "transformers"):
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('the driver is broken')")
     return tmp_path

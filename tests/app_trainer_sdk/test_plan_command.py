@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import jsonschema
 import pytest
 
 from app_trainer_sdk.choice import Candidate
@@ -90,14 +89,6 @@ def test_the_pilot_of_the_directory_is_used(job, tmp_path, capsys):
     assert "--pilot" in capsys.readouterr().err
 
 
-def test_the_schema_is_published(capsys):
-    assert main(["--schema"]) == 0
-    schema = json.loads(capsys.readouterr().out)
-
-    jsonschema.Draft202012Validator.check_schema(schema)
-    assert schema["$id"] == "urn:app.trainer.fit/v1"
-
-
 def test_the_chosen_settings_become_a_job(job, tmp_path, capsys):
     """What was chosen is said in the job, so that its run is the one that was planned."""
     file = tmp_path / "planned.json"
@@ -118,28 +109,6 @@ def test_a_plan_that_fits_nowhere_ends_with_78(job, capsys):
     assert code == 78
     assert "0.2GiB is too small even at its leanest; it would fit with a T4" in told
     assert "predicted peak" in told
-
-
-def test_the_selection_sheet_has_every_card(job, capsys):
-    code = main(["--job", job()])
-    lines = capsys.readouterr().out.splitlines()
-
-    assert code == 0
-    for name in ("L4", "L40S", "RTX-4090", "A100-80", "H100-80", "H200", "B200", "MI300X"):
-        (line,) = (each for each in lines if each.startswith(f"{name} "))
-        assert "yes" in line
-
-
-def test_a_card_without_the_arithmetic_asked_for_is_told_among_the_others(job, capsys):
-    """A job that says bf16 still has a sheet; asked about alone, such a card is refused."""
-    code = main(["--job", job(mixed_precision="bf16"), "--gpu", "T4", "--gpu", "L4", "--json"])
-    document = json.loads(capsys.readouterr().out)
-    PlanDocument.model_validate(document)
-
-    assert code == 0
-    assert [each["fits"] for each in document["cards"]] == [False, True]
-    assert "has no bf16 arithmetic" in document["cards"][0]["refused"]
-    assert main(["--job", job(mixed_precision="bf16"), "--gpu", "T4"]) == 78
 
 
 @pytest.mark.parametrize(

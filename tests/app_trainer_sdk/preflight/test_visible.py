@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app_trainer_sdk.preflight.devices import Device, FixedProbe, Found
-from app_trainer_sdk.preflight.image import TorchBuild
-from app_trainer_sdk.preflight.present import present_cards
+from app_trainer_sdk.preflight.devices import Device, Found
 from app_trainer_sdk.preflight.visible import visible_devices
 
 
@@ -71,11 +69,3 @@ def test_numbers_of_unlike_cards_are_uncertain():
     assert visible_devices(found, told).problems
     assert not visible_devices(found, {**told, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}).problems
     assert not visible_devices(found, {"CUDA_VISIBLE_DEVICES": "GPU-1"}).problems
-
-
-def test_present_cards_are_the_visible_ones():
-    """As far as the installed torch was built for them."""
-    given = {"CUDA_VISIBLE_DEVICES": "3,1"}, [FixedProbe(machine(names=("A", "B", "C", "D")))]
-
-    assert [card.name for card in present_cards(*given, TorchBuild(cuda="13.0"))] == ["D", "B"]
-    assert present_cards(*given, TorchBuild(hip="7.0")) == []

@@ -90,16 +90,6 @@ def test_prediction_of_another_kind_of_model(tmp_path, settings):
     assert predicted.size.parameters == 8 * 9 + 8 + 16 + 512 * 64 + 64 * 64
 
 
-def test_nothing_of_the_model_is_in_memory(tmp_path):
-    """A terabyte of parameters is planned as quickly as a kilobyte."""
-    trainer = make_trainer(lambda run: nn.Linear(500_000, 500_000, bias=False), squares, [[0.0] * 500_000])()
-
-    predicted = predict(trainer, run_of(trainer, tmp_path))
-
-    assert predicted.phases["load"].by_owner["parameters"] == 10**12
-    assert predicted.snapshot_bytes == pytest.approx(3 * 10**12)
-
-
 def test_a_prediction_tells_phases_owners_and_its_grade(tmp_path):
     trainer = make_trainer(wide, squares, [[0.0] * 2_500])()
 

@@ -7,7 +7,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app_trainer_sdk.errors import BadData
-from trainer_images.text.examination import examine
 from trainer_images.text.splits import HELD_OUT, SPLITS, group_key, leaks, prompt_key, split_rows
 
 quick = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -115,14 +114,3 @@ def test_nothing_left_to_train_on_names_the_setting(make_run):
     """When all rows are held out the error names the share."""
     with pytest.raises(BadData, match="/hyperparameters/validation_share"):
         split_rows(make_run(numbered(2), validation_share=0.9, test_share=0.05))
-
-
-def test_examination_counts_and_its_fingerprint_follows_the_rows(make_run):
-    """Rows, rule and leaks are told; another row or another split changes the fingerprint."""
-    first, again = examine(make_run(numbered(40))), examine(make_run(numbered(40)))
-
-    assert first.rows == first.facts["rows"]["train"] == 36
-    assert first.facts["leaks"]["test"] == {"rows": 2, "same_prompt": 0, "same_pair": 0}
-    assert first.fingerprint == again.fingerprint
-    assert first.fingerprint != examine(make_run(numbered(41))).fingerprint
-    assert first.fingerprint != examine(make_run(numbered(40), seed=1)).fingerprint

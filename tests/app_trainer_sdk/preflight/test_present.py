@@ -1,0 +1,23 @@
+"""The cards a process would see."""
+
+from __future__ import annotations
+
+from app_trainer_sdk.preflight.devices import Device, FixedProbe, Found
+from app_trainer_sdk.preflight.image import TorchBuild
+from app_trainer_sdk.preflight.present import present_cards
+
+
+def machine(vendor="nvidia", *, parents=("", "", "", ""), names=("A",) * 4):
+    devices = [
+        Device(vendor, number, name, f"{'MIG' if parent else 'GPU'}-{number}abc", 1, None, "9.0", parent)
+        for number, (parent, name) in enumerate(zip(parents, names, strict=True))
+    ]  # fmt: skip
+    return Found(vendor, devices=tuple(devices))
+
+
+def test_present_cards_are_the_visible_ones():
+    """As far as the installed torch was built for them."""
+    given = {"CUDA_VISIBLE_DEVICES": "3,1"}, [FixedProbe(machine(names=("A", "B", "C", "D")))]
+
+    assert [card.name for card in present_cards(*given, TorchBuild(cuda="13.0"))] == ["D", "B"]
+    assert present_cards(*given, TorchBuild(hip="7.0")) == []
