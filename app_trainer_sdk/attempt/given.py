@@ -73,7 +73,7 @@ def _text(url: str, until: float) -> str:
         with web.open("GET", url) as answer:
             check_whole(answer, url, None)
             data = b""
-            while len(data) <= LARGEST_BYTES and (piece := answer.read(PIECE_BYTES)):
+            while len(data) <= LARGEST_BYTES and (piece := answer.read1(PIECE_BYTES)):
                 data += piece
                 if time.monotonic() > until:
                     raise Fault(f"{shown_url(url)}: not whole after {PATIENCE_SECONDS:.0f} s")
