@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 #: Reads below this are put together: copying them costs less than writing them one by one.
 SMALL_BYTES = 64 * 1024
+#: So much of them is a piece.
+GATHERED_BYTES = 256 * 1024
 #: What came in so many seconds is a piece, however little it is.
 MOMENT_SECONDS = 0.05
 
@@ -24,7 +26,8 @@ def pieces_of(answer: Answer, most: int, now: Callable[[], float]) -> Iterator[b
     one that breaks what came before. Room is asked for by what came last: half a mebibyte of it for each record
     costs as much as all the rest of a download.
     """
-    gathered, filled, room, told = memoryview(bytearray(most)), 0, most, now()
+    gathered = memoryview(bytearray(min(most, GATHERED_BYTES)))
+    filled, room, told = 0, most, now()
     try:
         while piece := answer.read1(room):
             room = min(most, max(SMALL_BYTES, 4 * len(piece)))
@@ -33,7 +36,7 @@ def pieces_of(answer: Answer, most: int, now: Callable[[], float]) -> Iterator[b
                 continue
             gathered[filled : filled + len(piece)] = piece
             filled += len(piece)
-            if filled + room > most or now() - told >= MOMENT_SECONDS:
+            if filled + room > len(gathered) or now() - told >= MOMENT_SECONDS:
                 yield gathered[:filled]
                 filled, told = 0, now()
     except Exception:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app_trainer_sdk.transfers.reading import MOMENT_SECONDS, SMALL_BYTES, pieces_of
+from app_trainer_sdk.transfers.reading import GATHERED_BYTES, MOMENT_SECONDS, SMALL_BYTES, pieces_of
 
 KIB = 1024
 MOST = 512 * KIB
@@ -44,8 +44,8 @@ def test_records_are_put_together_and_room_is_small():
     told = pieces(line)
 
     assert sum(map(len, told)) == 100 * RECORD
-    assert len(told) == 4
-    assert max(map(len, told)) <= MOST
+    assert len(told) == 8
+    assert max(map(len, told)) <= GATHERED_BYTES
     assert set(line.rooms[1:]) == {SMALL_BYTES}
 
 
