@@ -7,8 +7,10 @@ and no rows are needed. This file must not know which configurations are worth a
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Iterable, Mapping
+import gc
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -19,6 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from app_trainer_sdk.training.allocations import Allocations, Held
 from app_trainer_sdk.training.device import planned_for
 from app_trainer_sdk.training.model_state import saved_tensors
+from app_trainer_sdk.training.optim import load_library
 from app_trainer_sdk.training.optim import load_library
 from app_trainer_sdk.training.randomness import CPU
 from app_trainer_sdk.training.rehearsal import UPDATES, rehearse
@@ -72,9 +75,24 @@ def dry_run(trainer: SupervisedTrainer, run: Run, *, kind: str = "cpu", updates:
         kind: the type of device that is planned for. Operators are the CPU's whatever it is.
         updates: how many are made before the evaluation.
     """
+    load_library(run.settings)  # what is made when it is imported is none of the job's memory
     account = Allocations(workspace=kind == "cpu")
-    with planned_for(kind):
+    with planned_for(kind), uncollected():
         return _dry_run(trainer, dataclasses.replace(run, device=CPU), account, updates)
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """Inside, no garbage is collected: cycles, such as recomputation leaves, hold memory until a moment that
+    nobody chooses. The most that can be held is when it does not come.
+    """  # fmt: skip
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _dry_run(trainer: SupervisedTrainer, run: Run, account: Allocations, updates: int) -> Rehearsed:

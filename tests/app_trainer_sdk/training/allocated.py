@@ -6,6 +6,7 @@ import torch
 from torch_helpers import CPU
 
 from app_trainer_sdk.training import allocated
+from app_trainer_sdk.training.dry_run import uncollected
 from app_trainer_sdk.training.rehearsal import rehearse
 from app_trainer_sdk.training.supervised import assemble
 
@@ -15,7 +16,8 @@ def allocated_peak(held, work):
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # so little work is slower on several
     try:
-        return allocated.allocated_peak(held, work, CPU)
+        with uncollected():
+            return allocated.allocated_peak(held, work, CPU)
     finally:
         torch.set_num_threads(threads)
 

@@ -110,12 +110,14 @@ def test_a_second_process_moves_no_byte(plan_run):
     assert predicted == predict(TextTrainer(), run)
 
 
-@pytest.mark.parametrize("method", ["lora", "full"])
-def test_ways_that_were_not_rehearsed_follow_from_those_that_were(plan_run, method):
-    """8-bit state from one pair of ways, to the byte; a microbatch between two others from their line."""
+@pytest.mark.parametrize(("method", "blocks"), [("lora", 2), ("full", 0)])
+def test_ways_that_were_not_rehearsed_follow_from_those_that_were(plan_run, method, blocks):
+    """8-bit state from one pair of ways, to the byte; a microbatch between two others from their line. Of a
+    model that is rehearsed whole, and of one whose depth is extrapolated.
+    """  # fmt: skip
 
     def run_of(way):
-        return plan_run(method=method, keep_layers=0, max_length=100, dtype=torch.bfloat16, **way.knobs())
+        return plan_run(method=method, keep_layers=blocks, max_length=100, dtype=torch.bfloat16, **way.knobs())
 
     size = Size.of(build_shapes(TextTrainer(), run_of(Candidate(1, 1, False, False))))
     ways, fresh = Ways(TextTrainer(), size, run_of), Ways(TextTrainer(), size, run_of)
