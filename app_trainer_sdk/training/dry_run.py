@@ -22,7 +22,6 @@ from app_trainer_sdk.training.allocations import Allocations, Held
 from app_trainer_sdk.training.device import planned_for
 from app_trainer_sdk.training.model_state import saved_tensors
 from app_trainer_sdk.training.optim import load_library
-from app_trainer_sdk.training.optim import load_library
 from app_trainer_sdk.training.randomness import CPU
 from app_trainer_sdk.training.rehearsal import UPDATES, rehearse
 from app_trainer_sdk.training.state import SupervisedState
@@ -75,7 +74,6 @@ def dry_run(trainer: SupervisedTrainer, run: Run, *, kind: str = "cpu", updates:
         kind: the type of device that is planned for. Operators are the CPU's whatever it is.
         updates: how many are made before the evaluation.
     """
-    load_library(run.settings)  # what is made when it is imported is none of the job's memory
     account = Allocations(workspace=kind == "cpu")
     with planned_for(kind), uncollected():
         return _dry_run(trainer, dataclasses.replace(run, device=CPU), account, updates)

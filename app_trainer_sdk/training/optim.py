@@ -60,12 +60,6 @@ def load_library(settings: Hyperparameters) -> None:
         _bitsandbytes()
 
 
-def load_library(settings: Hyperparameters) -> None:
-    """Import what the optimizer needs besides torch, for whoever counts from here on what is made."""
-    if settings.optim_8bit is True:
-        import bitsandbytes  # noqa: F401
-
-
 def takes_memory(optimizer: torch.optim.Optimizer) -> bool:
     """Whether the next step takes memory that is not taken already.
 
