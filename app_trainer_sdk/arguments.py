@@ -6,7 +6,6 @@ A wrong request ends with 64, whichever command it was made of. This file must n
 from __future__ import annotations
 
 import argparse
-import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -68,13 +67,15 @@ def job_directory(path: Path, setting: str = "DIR") -> Path:
 
 
 def found_at(path: Path) -> str:
-    """What is found at a path, in a word; where nobody may look, nothing is."""
-    with contextlib.suppress(OSError):
+    """What is found at a path, in a word."""
+    try:
         if path.exists():
             return FOLDER if path.is_dir() else FILE
-        if path.is_symlink():
-            return "a link to nothing"
-    return "nothing"
+        return "a link to nothing" if path.is_symlink() else "nothing"
+    except PermissionError:
+        return "nothing to be seen"
+    except OSError:  # no such name can be
+        return "nothing"
 
 
 def write_document(path: Path, document: Any, setting: str) -> None:

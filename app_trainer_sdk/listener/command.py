@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Listen until somebody says to end."""
     chosen = _parser().parse_args(arguments)
     try:
-        make_folder(chosen.folder, setting="FOLDER")
+        make_folder(chosen.folder / "events", setting="FOLDER")
     except TrainerError as error:
         sys.stderr.write(f"listen: {error}\n")
         return int(error.code)

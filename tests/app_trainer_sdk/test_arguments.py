@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -205,6 +206,18 @@ def test_a_folder_that_cannot_be_made(here: Path, capsys: pytest.CaptureFixture[
 
     assert code == 64
     assert "; expected a folder that can be written; change --job-dir" in told
+
+
+def test_a_path_where_nobody_may_look(monkeypatch: pytest.MonkeyPatch):
+    """It may be there, and the message does not say that it is not."""
+
+    def refuse(path: Path, **how: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "stat", refuse)
+
+    with pytest.raises(BadJob, match="nothing to be seen at /job; expected a job; change DIR"):
+        existing(Path("/job"), "a job", "DIR")
 
 
 @pytest.mark.parametrize("place", ["rows.jsonl/x.json", "."])
