@@ -101,8 +101,19 @@ def answer_if_finished(job: Job, layout: JobDirectory, console: Console) -> Exit
         console.lines([f"{job.identifier()} is complete; its end is told now"])
         return Supervisor(job, layout, console).tell_again()
     console.lines([f"{job.identifier()} is already complete: see {layout.report}; nothing was changed"])
+    console.lines(_missing_outputs(layout))
     _tell_the_rest(job, layout, console)
     return ExitCode.SUCCEEDED
+
+
+def _missing_outputs(layout: JobDirectory) -> list[str]:
+    """What a finished job made and nobody stored, and that is not here any more."""
+    made = read_json(layout.result).get("outputs") or ()
+    gone = [
+        each["path"] for each in made if not each.get("stored") and not (layout.root / each["path"]).exists()
+    ]
+    again = f"without {layout.result} the next start makes it again"
+    return [f"warning: {path} is not there any more; {again}" for path in gone]
 
 
 def _is_untold(layout: JobDirectory) -> bool:

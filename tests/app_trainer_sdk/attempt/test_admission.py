@@ -52,3 +52,14 @@ def test_an_end_that_nobody_told(tmp_path: Path, toy_job: Any, monkeypatch: pyte
     assert (last["type"], last["code"], last["progress"]["fraction"]) == ("job.succeeded", 0, 1.0)
     assert (tmp_path / "dir" / "report.md").exists()
     assert [each.name for each in sorted((tmp_path / "dir" / "attempts").iterdir())] == ["1", "2"]
+
+
+@pytest.mark.parametrize(("stored", "told"), [(False, True), (True, False)])
+def test_an_artifact_that_is_gone_is_told(tmp_path: Path, toy_job: Any, stored: bool, told: bool):
+    """The job stays finished; what was stored elsewhere need not be here."""
+    job, said = toy_job(), io.StringIO()
+    output = {"name": "weights", "path": "artifacts/weights", "bytes": 1, "sha256": "0" * 64, "stored": stored}
+    supervise(tmp_path, f"leave(0, 'succeeded', outputs=[{output}], timings={{}}, step=7)")
+
+    assert run_job(job, tmp_path / "dir", console=Console(said)) is ExitCode.SUCCEEDED
+    assert ("warning: artifacts/weights is not there any more" in said.getvalue()) == told
