@@ -17,6 +17,7 @@ from typing import Any
 from app_trainer_sdk.arguments import Parser, existing_folder
 from app_trainer_sdk.errors import BadJob, ExitCode
 from app_trainer_sdk.files import read_json, sha256_file
+from app_trainer_sdk.plan import Plan
 
 CHECKPOINT_SCHEMA = "app.trainer.checkpoint/v1"
 MANIFEST = "manifest.json"
@@ -77,6 +78,12 @@ def inspect_checkpoint(folder: Path, *, digests: bool = True) -> Checkpoint:
 def read_document(checkpoint: Checkpoint, name: str) -> Any:
     """A JSON document of the checkpoint, such as its plan."""
     return read_json(checkpoint.path / name)
+
+
+def is_trained(checkpoint: Checkpoint, plan: Plan) -> bool:
+    """Whether nothing is left to do but export: every update made or ended early, and evaluated too."""
+    driver = read_document(checkpoint, STATE)["driver"]
+    return (checkpoint.step >= plan.updates or bool(driver["ended"])) and not driver["evaluations_pending"]
 
 
 def _first_problem(folder: Path, files: Mapping[str, Mapping[str, Any]], digests: bool) -> str:

@@ -20,6 +20,7 @@ from app_trainer_sdk.outputs.remote import fetch_resume
 from app_trainer_sdk.paths import PREFIX, cache_directory
 from app_trainer_sdk.planning.fit import Foresight, fit_to_cards, room_for_checkpoints
 from app_trainer_sdk.planning.measured import find_measured
+from app_trainer_sdk.planning.resumed import refuse_too_small_cards
 from app_trainer_sdk.preflight import command as preflight
 from app_trainer_sdk.redaction import without_secrets
 from app_trainer_sdk.registry import find_trainer
@@ -90,9 +91,13 @@ def prepare_start(desk: Desk, wishes: Wishes) -> None:
 def _foresee(desk: Desk, wishes: Wishes, trainer: type[Trainer]) -> dict[str, Any]:
     """What a pilot measured, and knobs for the card that is there.
 
-    A checkpoint has a plan, which is never made again.
+    A checkpoint has a plan, which is never made again; whether it fits the card that is there now is asked.
     """
     if find_checkpoints(desk.layout.checkpoints):
+        refuse_too_small_cards(
+            desk.layout.checkpoints, desk.job, trainer, wishes.foresight.cards(), replicas=wishes.replicas,
+            changes=bool(wishes.allow_changes),
+        )  # fmt: skip
         return {}
     measured, why_not = find_measured(wishes.foresight.pilot, desk.layout.root, desk.job, trainer)
     desk.console.lines([f"the pilot is not used: {why_not}"] if why_not else [])

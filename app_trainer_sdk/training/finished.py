@@ -1,4 +1,4 @@
-"""Owns what a checkpoint says of how far training came: whether it is done, and which one is exported.
+"""Owns which checkpoint of a finished training is exported.
 
 It must not know how training is made, nor what is exported.
 """
@@ -7,16 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from app_trainer_sdk.checkpoints import STATE, Checkpoint, read_document
+from app_trainer_sdk.checkpoints import STATE, Checkpoint, is_trained, read_document
 from app_trainer_sdk.errors import InternalError
 from app_trainer_sdk.plan import Plan
 from app_trainer_sdk.training.checkpoint import CheckpointStore
-
-
-def is_trained(checkpoint: Checkpoint, plan: Plan) -> bool:
-    """Whether nothing is left to do but export: every update made or ended early, and evaluated too."""
-    driver = read_document(checkpoint, STATE)["driver"]
-    return (checkpoint.step >= plan.updates or bool(driver["ended"])) and not driver["evaluations_pending"]
 
 
 def pick_for_export(store: CheckpointStore, plan: Plan) -> tuple[Checkpoint, dict[str, Any]]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from app_trainer_sdk.channel import RankChannel, StopToken
-from app_trainer_sdk.checkpoints import Checkpoint
+from app_trainer_sdk.checkpoints import Checkpoint, is_trained
 from app_trainer_sdk.contract import SupervisedTrainer
 from app_trainer_sdk.data_wait import data_wait
 from app_trainer_sdk.errors import ExitCode
@@ -36,7 +36,7 @@ from app_trainer_sdk.training.device import pick_device
 from app_trainer_sdk.training.drive import Desk, Drive
 from app_trainer_sdk.training.ema import averaged
 from app_trainer_sdk.training.environment import describe_environment
-from app_trainer_sdk.training.finished import is_trained, pick_for_export
+from app_trainer_sdk.training.finished import pick_for_export
 from app_trainer_sdk.training.handover import ask_again, export_artifacts
 from app_trainer_sdk.training.ledger import Ledger, Policy, Row
 from app_trainer_sdk.training.meeting import ending, local_rank, meet

@@ -6,7 +6,8 @@ import torch
 from torch import nn
 from torch_helpers import make_trainer, read_lines, train
 
-from app_trainer_sdk.training.finished import is_trained, pick_for_export
+from app_trainer_sdk.checkpoints import is_trained
+from app_trainer_sdk.training.finished import pick_for_export
 
 JOB = {"updates": 6, "global_batch": 2, "evaluate_every": 0, "checkpoint_every": 1000, "warmup_updates": 0}
 #: A rate so high that the loss falls at first and rises afterwards.
