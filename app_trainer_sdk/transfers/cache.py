@@ -151,8 +151,11 @@ class Cache:
     def remove(self, sha256: str) -> bool:
         """Remove a file unless somebody holds it; whether it is gone.
 
-        It is put aside first and the leases are read after that: who took a lease before they looked keeps it.
+        One that is held is not touched: it may be opened at this moment. Any other is put aside and the leases
+        are read again after that: who took a lease meanwhile, before they looked, keeps it.
         """
+        if sha256 in self.in_use():
+            return False
         path = self.file(sha256)
         aside = path.with_name(f".{sha256}.{new_token()}")
         try:

@@ -87,6 +87,27 @@ def test_what_a_running_process_holds_stays(tmp_path: Path):
     assert len(list((tmp_path / "uses").iterdir())) == 1
 
 
+def test_what_is_held_is_not_moved_for_a_moment_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A rank may be opening it; who holds it only since it was put aside gets it back."""
+    cache = Cache(tmp_path)
+    held, late, rename, moved = put(cache, b"held"), put(cache, b"late"), Path.rename, []
+
+    def watched(path: Path, target: Path) -> Path:
+        moved.append(path.name)
+        if path.name == late:
+            cache.hold([late])
+        return rename(path, target)
+
+    cache.hold([held])
+    monkeypatch.setattr(Path, "rename", watched)
+
+    assert cache.remove(held) is False
+    assert held not in moved
+    assert cache.remove(late) is False
+    assert late in moved
+    assert cache.file(late).read_bytes() == b"late"
+
+
 def test_keys_follow_from_what_a_set_is():
     """Not from the order in which it is said."""
     assert set_key({"a": 1, "b": 2}) == set_key({"b": 2, "a": 1}) != set_key({"a": 1, "b": 3})

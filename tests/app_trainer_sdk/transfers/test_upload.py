@@ -111,7 +111,7 @@ def test_bytes_that_changed_after_they_were_read_are_never_verified(tmp_path: Pa
 
 
 def test_a_url_that_expires_on_the_way_is_replaced_and_no_part_goes_twice(tmp_path: Path):
-    """A13.8: a time of 2 s and a slow way. Parts wait longer than that; each is taken exactly once."""
+    """A13 row 8: a time of 2 s and a slow way. Parts wait longer than that; each is taken exactly once."""
     clock = RealClock()
     with Receiver(tmp_path / "desk", seconds=2.0) as receiver:
         tools = upload_tools(clock=clock, connections=1)
