@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -18,6 +20,17 @@ LONGEST = (
     "test_trainer.py", "test_run.py",
     "test_killed.py",  # finds the weights that the README's job has converted
 )  # fmt: skip
+
+
+# Collecting the tests imports torch, transformers and much else: a million objects that live until the end.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Garbage is collected from here on, among what the tests make."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
