@@ -94,9 +94,10 @@ def _foresee(desk: Desk, wishes: Wishes, trainer: type[Trainer]) -> dict[str, An
     A checkpoint has a plan, which is never made again; whether it fits the card that is there now is asked.
     """
     if find_checkpoints(desk.layout.checkpoints):
+        measured, _ = find_measured(None, desk.layout.root, desk.job, trainer)
         refuse_too_small_cards(
             desk.layout.checkpoints, desk.job, trainer, wishes.foresight.cards(), replicas=wishes.replicas,
-            changes=bool(wishes.allow_changes),
+            changes=bool(wishes.allow_changes), measured=measured,
         )  # fmt: skip
         return {}
     measured, why_not = find_measured(wishes.foresight.pilot, desk.layout.root, desk.job, trainer)

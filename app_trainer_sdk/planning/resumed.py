@@ -29,6 +29,7 @@ from app_trainer_sdk.gpus import Card
 from app_trainer_sdk.job import Job
 from app_trainer_sdk.plan import Plan
 from app_trainer_sdk.planning.fit import fit_to_cards
+from app_trainer_sdk.planning.measured import Measured
 from app_trainer_sdk.planning.process import Ask, ask
 
 ROWS, STEPS = SPLIT
@@ -37,7 +38,7 @@ TOTAL = "global_batch"
 
 def refuse_too_small_cards(
     folder: Path, job: Job, trainer: type[Trainer], cards: Sequence[Card], *, replicas: int = 1,
-    changes: bool = False, ask: Ask = ask,
+    changes: bool = False, measured: Measured | None = None, ask: Ask = ask,
 ) -> None:  # fmt: skip
     """Refuse cards that do not hold the run whose checkpoints lie in ``folder``.
 
@@ -48,6 +49,7 @@ def refuse_too_small_cards(
         cards: those of the ranks; the smallest decides.
         replicas: ranks.
         changes: whether settings may differ from the checkpoint's, so that its plan does not tell what is held.
+        measured: what a pilot of the job measured.
         ask: asks the planning process.
 
     Raises:
@@ -60,15 +62,13 @@ def refuse_too_small_cards(
     checkpoint, plan, state = newest
     memory = plan.fit.get("memory")
     card = min(known, key=lambda each: each.memory_bytes)
-    if (
-        memory is None
-        or is_trained(checkpoint, plan)
-        or (not changes and _needed(memory, card) <= card.memory_bytes)
-    ):
-        return  # nobody planned its memory, or nothing is left to train, or there is enough
+    if memory is None or is_trained(checkpoint, plan):
+        return  # nobody planned its memory, or nothing is left to train
+    if not changes and _needed(memory, card) <= card.memory_bytes:
+        return
     begun = _as_begun(job, plan, state, replicas)
     try:
-        fit_to_cards(begun, trainer, [card], replicas=replicas, ask=ask)
+        fit_to_cards(begun, trainer, [card], replicas=replicas, measured=measured, ask=ask)
     except HardwareUnfit as error:
         planned = plan.fit["card"]["title"]
         raise HardwareUnfit(

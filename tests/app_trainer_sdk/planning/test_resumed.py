@@ -148,7 +148,7 @@ def test_a_start_asks_before_anything_is_fetched(save: Save, monkeypatch: pytest
     """Also of a run with a checkpoint, and with the card that ``--gpu`` names."""
     refuses = 'print(\'{"error": {"code": 78, "message": "too small"}}\')'
     monkeypatch.setattr("app_trainer_sdk.planning.process.PROGRAM", (sys.executable, "-c", refuses))
-    desk: Any = SimpleNamespace(layout=SimpleNamespace(checkpoints=save()), job=JOB)
+    desk: Any = SimpleNamespace(layout=SimpleNamespace(checkpoints=save(), root=Path("/nowhere")), job=JOB)
     wishes = [Wishes(1, (), Foresight(cards=cards_to_plan_for(card))) for card in ("L4", "none")]
 
     with pytest.raises(HardwareUnfit, match=r"was planned for NVIDIA H200 .*too small"):
