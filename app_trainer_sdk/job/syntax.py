@@ -45,7 +45,8 @@ def parse_text(text: str, name: str, setting: str = "--job") -> Any:
         found = f"{name} is nested too deeply"
     except ValueError as error:
         found = f"{name} is not {language}: {error}"
-    raise BadJob(found, expected=f"valid {language}", setting=setting)
+    named = "" if language == "YAML" or path.suffix.lower() == ".json" else ", or .yaml at the end of its name"
+    raise BadJob(found, expected=f"valid {language}{named}", setting=setting)
 
 
 def _parse_json(text: str) -> Any:

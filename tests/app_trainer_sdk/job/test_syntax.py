@@ -58,6 +58,14 @@ def test_json_that_python_takes_and_a_job_does_not(tmp_path: Path, text: str, re
     assert reason in refusal(written(tmp_path, text))
 
 
+def test_yaml_under_another_name_is_told_how_it_is_read(tmp_path: Path):
+    """What a file is read as follows from its name."""
+    told = refusal(written(tmp_path, "trainer: text", "job.txt"))
+
+    assert "job.txt is not JSON: " in told
+    assert "expected valid JSON, or .yaml at the end of its name; change --job" in told
+
+
 def test_a_parsed_document_is_not_validated(tmp_path: Path):
     """Other commands read documents of their own with the same care."""
     assert parse_document(written(tmp_path, '{"anything": [1]}')) == {"anything": [1]}
