@@ -45,7 +45,7 @@ def parse_text(text: str, name: str, setting: str = "--job") -> Any:
         found = f"{name} is nested too deeply"
     except ValueError as error:
         found = f"{name} is not {language}: {error}"
-    named = "" if language == "YAML" or path.suffix.lower() == ".json" else ", or .yaml at the end of its name"
+    named = "" if language == "YAML" or name.lower().endswith(".json") else ", or .yaml at the end of its name"
     raise BadJob(found, expected=f"valid {language}{named}", setting=setting)
 
 
