@@ -27,13 +27,13 @@ RUN --mount=type=bind,from=wheels,source=/locked,target=/locked \
     python3 -m venv --system-site-packages /opt/trainer \
     && if ! python -c 'import torch'; then pip install --no-index --find-links /locked torch; fi
 
-# The rest. No weights inside.
+# The rest: the extra is called like the trainer, with - for _. No weights inside.
 ARG TRAINER=text
 COPY pyproject.toml README.md LICENSE /build/
 COPY app_trainer_sdk /build/app_trainer_sdk
 COPY trainer_images /build/trainer_images
 RUN --mount=type=bind,from=wheels,source=/locked,target=/locked \
-    pip install --no-index --find-links /locked "/build[$TRAINER]" && rm -r /build
+    pip install --no-index --find-links /locked "/build[$(echo "$TRAINER" | tr _ -)]" && rm -r /build
 
 # What the image is, for those who read it without starting it, and for preflight. Folders may be written by the
 # group of whatever user the platform picks; the root need not be writable. The revision stands in a command, since
