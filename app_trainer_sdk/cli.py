@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from types import ModuleType
 
 #: Subcommands in the order a newcomer meets them: the module that answers, and what for.
 VERBS = {
@@ -62,10 +63,7 @@ def _answer(module: str, arguments: Sequence[str]) -> int:
         # Until the supervisor listens signals wait: process 1 of a container would otherwise never get them.
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
     try:
-        gc.disable()  # of what is imported nothing dies: looking for it takes a fifteenth of a start
-        answer: Callable[[Sequence[str]], int] = import_module(f"app_trainer_sdk.{module}").main
-        gc.freeze()
-        gc.enable()
+        answer: Callable[[Sequence[str]], int] = _imported(f"app_trainer_sdk.{module}").main
         return answer(arguments)
     except KeyboardInterrupt:  # a run that has begun hears signals itself
         return _interrupted()
@@ -78,6 +76,15 @@ def _answer(module: str, arguments: Sequence[str]) -> int:
         if ending.code is None or isinstance(ending.code, int):
             return int(ending.code or 0)
         raise
+
+
+def _imported(module: str) -> ModuleType:
+    """Of what is imported nothing dies: looking for garbage meanwhile takes a fifteenth of a start."""
+    gc.disable()
+    try:
+        return import_module(module)
+    finally:
+        gc.enable()
 
 
 def _refuse(word: str) -> int:
