@@ -14,6 +14,15 @@ from app_trainer_sdk.errors import Problem, did_you_mean, json_pointer
 
 # Characters of a found value that a message repeats; more would bury the sentence.
 SHOWN_VALUE_CHARACTERS = 80
+#: Patterns in words; one that is not here is told as it is.
+PATTERNS = {
+    "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$": "of at most 128 letters, digits, '.', '_', '-', no sign first",
+    "^[A-Za-z_][A-Za-z0-9_.-]{0,63}$": "of at most 64 letters, digits, '_', '.', '-', a letter or '_' first",
+    "^[0-9a-f]{64}$": "of 64 digits and letters a to f",
+    "^sha256:[0-9a-f]{64}$": "of sha256: and 64 digits and letters a to f",
+    r"^[\w.-]+/[\w.-]+$": "such as owner/name",
+    "^https?://": "such as https://host/path",
+}
 
 
 def find_problems(model: type[BaseModel], document: Any, *, pointer: str = "") -> list[Problem]:
@@ -86,8 +95,12 @@ def _bounds(schema: Mapping[str, Any]) -> str:
     if below is not None:
         words += f" below {below:,}" if above is None else f" and below {below:,}"
     if "pattern" in schema:
-        words += f" matching {schema['pattern']}"
+        words += f" {_in_words(schema['pattern'])}"
     return words
+
+
+def _in_words(pattern: str) -> str:
+    return PATTERNS.get(pattern, f"matching {pattern}")
 
 
 def _problem(
@@ -95,8 +108,8 @@ def _problem(
 ) -> Problem:
     parent, fragment = _fragments(path, schema)
     if detail["loc"][-1:] == ("[key]",):
-        patterns = " or ".join(parent.get("patternProperties", {}))
-        return Problem(here, f"the name {path[-1]!r}", f"a name matching {patterns}")
+        patterns = " or ".join(map(_in_words, parent.get("patternProperties", {})))
+        return Problem(here, f"the name {path[-1]!r}", f"a name {patterns}")
     if detail["type"] == "extra_forbidden":
         known = _known_keys(parent, schema)
         return Problem(

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from readers import MINIMAL
 
 from app_trainer_sdk.errors import BadJob
-from app_trainer_sdk.job import read_job
+from app_trainer_sdk.job import Job, read_job
+from app_trainer_sdk.validation import PATTERNS
 
 
 @given(st.permutations(["trainer", "model", "inputs", "hyperparameters", "job_callbacks"]))
@@ -49,3 +53,15 @@ def test_an_archive_says_its_kind_and_limits():
         with pytest.raises(BadJob) as caught:
             read_job({**MINIMAL, "inputs": {"dataset": {**dataset, **change}}})
         assert [f"/inputs/dataset/{pointer}"] == [each.pointer for each in caught.value.problems]
+
+
+def test_every_pattern_of_a_job_is_told_in_words():
+    """A person who calls a job ``my job`` reads no regular expression."""
+    with pytest.raises(BadJob) as caught:
+        read_job({**MINIMAL, "job_id": "my job", "inputs": {"da ta": "rows.jsonl"}})
+    told = str(caught.value)
+    patterns = set(re.findall(r'"pattern": ("[^"]*")', json.dumps(Job.model_json_schema())))
+
+    assert "/job_id: found 'my job'; expected a string of at most 128 letters, digits, '.', '_', '-'" in told
+    assert "found the name 'da ta'; expected a name of at most 128 letters" in told
+    assert {json.loads(each) for each in patterns} <= PATTERNS.keys()

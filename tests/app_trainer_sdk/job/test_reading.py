@@ -99,7 +99,7 @@ def test_files_of_weights_are_normalised_before_they_are_checked():
         ({"files": [{**FILE, "urls": []}]}, "/weights/base/files/0/urls", "a list"),
         ({"files": [{**FILE, "urls": ["ftp://a"]}]}, "/weights/base/files/0/urls/0", "https://host/path"),
         ({"files": [{**FILE, "sha265": "0" * 64}]}, "/weights/base/files/0/sha265", "did you mean 'sha256'?"),
-        ({"files": [{**FILE, "sha256": "0" * 63}]}, "/weights/base/files/0/sha256", "a string matching"),
+        ({"files": [{**FILE, "sha256": "0" * 63}]}, "/weights/base/files/0/sha256", "a string of 64 digits"),
         ({"files": [3]}, "/weights/base/files/0", "an object"),
     ],
 )
