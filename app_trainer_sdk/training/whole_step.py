@@ -23,8 +23,9 @@ ALONE = (
     "no microbatch in memory"
 )
 HALF = (
-    "the optimizer's step had begun, on this rank or on others, so that weights in memory are neither those "
-    "before nor those after it; they are given up, and the last checkpoint is whole"
+    "a smaller one would not help: the optimizer's step, which has no microbatch in memory, had begun, on this "
+    "rank or on others, so that weights in memory are neither those before nor those after it; they are given "
+    "up, and the last checkpoint is whole"
 )
 
 

@@ -67,12 +67,24 @@ def in_this_process(request, *, seconds):
 
 
 def test_the_settings_named_are_those_that_the_planner_finds_to_fit(failed):
-    """The microbatch as it was takes more; what would do is said with its prediction and the card's bytes."""
-    told = hint(*failed(), "less", ask=in_this_process, card=card_of(280 * MIB))
+    """The microbatch as it was takes more; what would do is told with the bytes that a plan gives it."""
+    asked = []
+
+    def listen(request, *, seconds):
+        asked.append((request, in_this_process(request, seconds=seconds)))
+        return asked[0][1]
+
+    told = hint(*failed(), "less", ask=listen, card=card_of(280 * MIB))
+    ((request, found),) = asked
+    settings = {**request["job"]["hyperparameters"], **found["settings"]}
+    again = {**request, "nearest": False, "job": {**request["job"], "hyperparameters": settings}}
+    (plan,) = answer(again)["cards"]
 
     assert told.startswith("/hyperparameters/microbatch to ")
     assert "(predicted 0.2" in told
     assert "of 0.27 GiB), or take a T4" in told
+    assert plan["fits"]
+    assert plan["memory"]["needed_bytes"] == found["needed_bytes"] <= 280 * MIB
 
 
 def test_what_ran_out_of_memory_is_never_advised(failed):

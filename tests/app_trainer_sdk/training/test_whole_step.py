@@ -189,13 +189,14 @@ def test_a_later_step_ends_the_run(tmp_path):
     """Half an update is never trained on: the run ends with 79, and its last checkpoint is whole."""
     options = {**SETTINGS, **OPTIMIZERS["adamw"], "checkpoint_every": 1}
     trainer = two_layers(card := Card(2, step=3))
-    with short_of(card), pytest.raises(GpuOutOfMemory, match="the last checkpoint is whole"):
+    with short_of(card), pytest.raises(GpuOutOfMemory, match="the last checkpoint is whole") as caught:
         train(trainer, tmp_path / "short", microbatch=8, **options)
     planned = train(two_layers(), tmp_path / "planned", microbatch=8, **options)
     resumed = train(two_layers(), tmp_path / "short", microbatch=8, **options)
 
     assert trainer.tried == [8, 8, 8]
     assert card.written == [True]
+    assert "update 3 in phase train at microbatch 8, and a smaller one would not help" in str(caught.value)
     assert same_tensors(resumed.snapshot().tensors, planned.snapshot().tensors)
 
 
