@@ -41,6 +41,24 @@ def loopback_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def plans_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What plans does so in this process: one with torch takes seconds to start. A plan and a refusal that
+    cross between two processes have tests of their own.
+    """  # fmt: skip
+    from app_trainer_sdk.planning import process
+    from app_trainer_sdk.training.planning import answer
+
+    def ask(request: Mapping[str, Any], *, seconds: float | None = None) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(json.dumps(answer(json.loads(json.dumps(request)))))
+        if "error" in found:
+            raise process._as_error(found["error"])
+        return found
+
+    monkeypatch.setattr(process, "ask", ask)
+    monkeypatch.setattr("app_trainer_sdk.plan_command.ask", ask)
+
+
+@pytest.fixture
 def serve() -> Iterator[Callable[..., Loopback]]:
     """Start loopback servers; they are gone after the test."""
     servers: list[Loopback] = []

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 
+import pytest
+
 from app_trainer_sdk.catalog import read_floors
 from app_trainer_sdk.floors import FLOOR_CARD, floor_document, floor_job, floors_digest, main
 from app_trainer_sdk.gpus import GIB, MIB
@@ -14,6 +16,7 @@ from app_trainer_sdk.testing.toys import ToyTrainer
 TOY = "app_trainer_sdk.testing.toys:ToyTrainer"
 
 
+@pytest.mark.usefixtures("plans_here")
 def test_floors_are_written_where_the_catalog_reads_them(tmp_path):
     """Every model has one for each method and for inference, with the settings and terms it came from."""
     file = tmp_path / "floors.json"

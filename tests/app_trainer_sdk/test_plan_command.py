@@ -57,6 +57,7 @@ def test_a_plan_as_json(job, capsys):
     PlanDocument.model_validate(document)
 
 
+@pytest.mark.usefixtures("plans_here")
 def test_the_pilot_of_the_directory_is_used(job, tmp_path, capsys):
     """What it measured stands beside what is predicted, with the file it was read from."""
     card = find_card("L4")
@@ -89,6 +90,7 @@ def test_the_pilot_of_the_directory_is_used(job, tmp_path, capsys):
     assert "--pilot" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("plans_here")
 def test_the_chosen_settings_become_a_job(job, tmp_path, capsys):
     """What was chosen is said in the job, so that its run is the one that was planned."""
     file = tmp_path / "planned.json"
@@ -101,6 +103,7 @@ def test_the_chosen_settings_become_a_job(job, tmp_path, capsys):
     assert written.hyperparameters == {"seed": 3, "global_batch": 6, **Candidate(6, 1, False, False).knobs()}
 
 
+@pytest.mark.usefixtures("plans_here")
 def test_a_plan_that_fits_nowhere_ends_with_78(job, capsys):
     """E3: refused before anything is downloaded, with what would fit."""
     code = main(["--job", job(), "--gpu", "0.2GiB"])
