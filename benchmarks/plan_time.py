@@ -5,10 +5,10 @@
     python benchmarks/plan_time.py [CASE ...]
 
 A case is a new process that does what ``app-trainer plan`` asks its planning process: imports, a plan, an
-answer. Printed are seconds of processor time, seconds on the clock, the largest resident size, and what was
-chosen (rows of a microbatch, ``r`` with recomputation, ``8`` with 8-bit state, ``f`` in fp32). Needs no GPU, no
-network and no weights: the architectures are published ones that no catalog has. Bounds: 15 s for one billion
-and 30 s for eight on two cores, and 2 GiB of host memory.
+answer. Printed are seconds of processor time, that of a second process included, seconds on the clock, the
+largest resident size, and what was chosen (rows of a microbatch, ``r`` with recomputation, ``8`` with 8-bit
+state, ``f`` in fp32). Needs no GPU, no network and no weights: the architectures are published ones that no
+catalog has. Bounds: 15 s for one billion and 30 s for eight on two cores, and 2 GiB of host memory.
 """
 
 from __future__ import annotations
