@@ -1,8 +1,13 @@
-"""Owns how the suite runs: hypothesis without time limits, and files that take minutes before the others."""
+"""Owns how the suite runs: hypothesis without time limits, one thread for what is computed in this process, no
+search for garbage while tests are collected, and files that take minutes before the others.
+"""  # fmt: skip
 
 from __future__ import annotations
 
 import gc
+import os
+import sys
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -22,15 +27,38 @@ LONGEST = (
 )  # fmt: skip
 
 
-# Collecting the tests imports torch, transformers and much else: a million objects that live until the end.
-gc.disable()
+#: Read by torch when it is imported.
+THREADS = "OMP_NUM_THREADS"
+threads_before = pytest.StashKey[str | None]()
 
 
-def pytest_collection_finish() -> None:
-    """Garbage is collected from here on, among what the tests make."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Collecting imports torch, which then computes with one thread in this process: what tests compute is
+    small, and several processes of them run at once. A million objects are made that live until the end.
+    """  # fmt: skip
+    session.config.stash[threads_before] = os.environ.get(THREADS)
+    os.environ.setdefault(THREADS, "1")
+    gc.disable()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Processes that tests start have as many threads as anybody's; garbage is what the tests make."""
+    if session.config.stash.get(threads_before, None) is None:
+        os.environ.pop(THREADS, None)
     gc.collect()
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture(autouse=True)
+def own_threads() -> Iterator[None]:
+    """What a test settles for torch's threads is gone after it."""
+    torch = sys.modules.get("torch")
+    before = torch.get_num_threads() if torch else 0
+    yield
+    if torch and torch.get_num_threads() != before:
+        torch.set_num_threads(before)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
