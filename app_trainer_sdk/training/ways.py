@@ -125,7 +125,7 @@ class Ways:
                 expected="build_model(weights=False), largest_batch, loss, phase_shapes to need shapes alone",
             ) from error
         finally:
-            gc.collect()  # a rehearsal leaves cycles behind, with which the process would grow
+            gc.collect(1)  # a rehearsal leaves cycles behind, all of them young: none was looked for meanwhile
 
 
 def _rows(way: Candidate) -> int:
