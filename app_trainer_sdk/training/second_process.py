@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, wait
 from typing import TypeVar
 
 from app_trainer_sdk.descendants import die_with_parent
 from app_trainer_sdk.limits import processors
 
 T = TypeVar("T")
+
+#: Seconds.
+PATIENCE = 30.0
 
 
 @contextlib.contextmanager
@@ -35,17 +39,30 @@ def second_process(count: int | None = None) -> Iterator[Executor | None]:
         yield beside
 
 
-def both(beside: Executor | None, here: Callable[[], T], there: Callable[[], T]) -> tuple[T, T]:
+def both(
+    beside: Executor | None, here: Callable[[], T], there: Callable[[], T], *, patience: float = PATIENCE
+) -> tuple[T, T]:
     """What two tasks give, the second one done meanwhile in the other process; it must be picklable.
 
     Where the other process fails the work is done again here, so that an error is the same with and without it.
+    So it is where it hangs, as a fork does that met a lock which a thread held: it is ended, for good.
+
+    Args:
+        beside: the other process.
+        here: the first task.
+        there: the second one.
+        patience: seconds that the second one may take longer than the first, besides ten times as long.
     """
+    started = time.monotonic()
     waiting = None
     if beside is not None:
         with contextlib.suppress(BrokenExecutor):  # it died of an earlier task
             waiting = beside.submit(there)
     first = here()
     if waiting is not None:
+        if not wait([waiting], patience + 10 * (time.monotonic() - started)).done:
+            for process in multiprocessing.active_children():
+                process.kill()  # which is what there is to wait for then
         with contextlib.suppress(Exception):
             return first, waiting.result()
     return first, there()

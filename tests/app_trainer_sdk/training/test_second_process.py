@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import multiprocessing
 import os
+import signal
 
 import pytest
 import torch
@@ -32,6 +33,12 @@ def multiply():
 def fails_elsewhere(here):
     if os.getpid() != here:
         end()
+    return "done"
+
+
+def hangs_elsewhere(here):
+    if os.getpid() != here:
+        signal.pause()
     return "done"
 
 
@@ -65,6 +72,13 @@ def test_what_dies_there_is_done_here():
     with second_process(2) as beside:
         assert both(beside, int, functools.partial(fails_elsewhere, os.getpid())) == (0, "done")
         assert both(beside, int, functools.partial(fails_elsewhere, os.getpid())) == (0, "done")
+
+
+def test_what_hangs_there_is_done_here_and_ends():
+    with second_process(2) as beside:
+        assert both(beside, int, functools.partial(hangs_elsewhere, os.getpid()), patience=0.2) == (0, "done")
+        assert both(beside, int, functools.partial(double, 2)) == (0, (4, os.getpid()))
+    assert multiprocessing.active_children() == []
 
 
 def test_what_cannot_be_sent_is_done_here():
