@@ -2,7 +2,7 @@
 
 A file is found by a digest of the extractor's weights, the preprocessing, the item and the format of the
 store, so features of another extractor are never taken for these. It appears whole by one rename and carries a
-checksum. Which files make up a finished phase stands in an index that lies in the phase's own directory and
+seal. Which files make up a finished phase stands in an index that lies in the phase's own directory and
 is there only when all of them are. This file must not know what an item is or how features are made.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, final
@@ -21,15 +20,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from app_trainer_sdk.cache.features import INDEX, SEAL, SUFFIX, UNSEALED, is_whole, items_folder, seal
+from app_trainer_sdk.cache.folders import Folders
 from app_trainer_sdk.errors import InternalError
 from app_trainer_sdk.files import read_json, write_json
 from app_trainer_sdk.handle import Run
 from app_trainer_sdk.values import JSON
 
 #: Raise it when files of an earlier version must not be read.
-FORMAT = 1
-INDEX = "features.json"
-CHECKSUM = "crc32"
+FORMAT = 2
 Item = TypeVar("Item")
 
 
@@ -59,7 +58,7 @@ class FeatureStore:
         weights = weights_digest(extractor) if isinstance(extractor, nn.Module) else extractor
         parts = {"weights": weights, "preprocessing": dict(preprocessing or {}), "format": FORMAT}
         digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
-        self.folder = run.cache / "features" / "items" / f"{name}-{digest}"
+        self.folder = items_folder(run.cache, f"{name}-{digest}")
 
     def fill(
         self,
@@ -84,6 +83,7 @@ class FeatureStore:
         Raises:
             InternalError: the extractor changed while it worked, or gave another number of features.
         """
+        Folders(self._run.cache).hold(self.folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         names: list[str] = []
         counts = {"items": 0, "computed": 0, "reused": 0, "damaged": 0}
@@ -107,7 +107,7 @@ class FeatureStore:
     ) -> Iterator[tuple[Path, Item]]:
         taken: set[str] = set()
         for key, item in self._run.track(items, f"extract {self._name}"):
-            name = hashlib.sha256(key.encode()).hexdigest()[:40] + ".safetensors"
+            name = hashlib.sha256(key.encode()).hexdigest()[:40] + SUFFIX
             names.append(name)
             path = self.folder / name
             if name in taken or is_whole(path):
@@ -174,16 +174,6 @@ def damaged_items(directory: Path, cache: Path, check: Callable[[], None]) -> in
     return damaged
 
 
-def is_whole(path: Path) -> bool:
-    """Whether a file is there and its tensors are those that were written."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
-            return bool((file.metadata() or {}).get(CHECKSUM) == _checksum(tensors))
-    except (OSError, SafetensorError):
-        return False
-
-
 def freeze(module: nn.Module) -> nn.Module:
     """Evaluation mode, batch norm's statistics included, and no gradients."""
     return module.eval().requires_grad_(False)
@@ -199,25 +189,17 @@ def weights_digest(module: nn.Module) -> str:
 
 
 def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """One rename puts the file in place. Nothing is synced: after a crash the checksum tells."""
+    """One rename puts the file in place. Nothing is synced: after a crash the seal tells."""
     kept = {
         name: tensor.detach().to("cpu").clone(memory_format=torch.contiguous_format)
         for name, tensor in tensors.items()
     }
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        beside.write_bytes(save(kept, {CHECKSUM: _checksum(kept)}))
+        beside.write_bytes(seal(save(kept, {SEAL: UNSEALED})))
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
-
-
-def _checksum(tensors: Mapping[str, Tensor]) -> str:
-    total = 0
-    for name, tensor in sorted(tensors.items()):
-        total = zlib.crc32(f"{name}\0{tensor.dtype}\0{list(tensor.shape)}".encode(), total)
-        total = zlib.crc32(_bytes(tensor), total)
-    return f"{total:08x}"
 
 
 def _bytes(tensor: Tensor) -> Any:

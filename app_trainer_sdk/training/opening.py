@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from app_trainer_sdk.cache.folders import Folders
 from app_trainer_sdk.catalog import ModelRow
 from app_trainer_sdk.changes import RANDOM, SETTINGS, Difference, refuse_differences
 from app_trainer_sdk.checkpoints import IDENTITY, PLAN, Checkpoint, read_document
@@ -76,6 +77,7 @@ def open_job(
     _refuse_ranks(trainer, start.ranks)
     device = pick_device(rank)
     run = _handle(start, settings, row, method, device, ledger, check, progress)
+    Folders(run.cache).hold_compiled()  # before anything is compiled, or looked for
     with ledger.phase("examine", releases=False):
         examination = trainer.examine(run)
     if examination.rows == 0:

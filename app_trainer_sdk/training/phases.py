@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app_trainer_sdk import __version__
+from app_trainer_sdk.cache.features import result_folder
+from app_trainer_sdk.cache.folders import Folders
 from app_trainer_sdk.errors import InternalError, did_you_mean
 from app_trainer_sdk.files import (
     read_json,
@@ -55,7 +57,8 @@ def run_phases(trainer: Trainer, run: Run, ledger: Ledger, *, verify: bool = Tru
                 setting=did_you_mean(phase.name, trainer.preparation),
             )  # fmt: skip
         run.check()
-        folder = run.cache / "features" / phase_key(trainer, phase, run)
+        folder = result_folder(run.cache, phase_key(trainer, phase, run))
+        Folders(run.cache).hold_result(folder)
         with ledger.phase(phase.name, inputs=phase.key) as row:
             _find_or_work(trainer, phase, run, folder, row, verify=verify)
         run.store[phase.name] = folder

@@ -1,4 +1,4 @@
-"""Bytes that come and go: downloads, their cache, archives, and what all transfers share. Torch-free.
+"""Bytes that come and go: downloads, archives, uploads, and what all transfers share. Torch-free.
 
 Shared by both directions: ``addresses`` (which hosts, and URLs without their secrets), ``web`` (one pool of
 connections), ``pauses`` (clock, jitter, ``Retry-After``), ``progress``, ``owner`` (who is still alive).

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from app_trainer_sdk.arguments import Parser, existing_file, existing_folder, write_document
+from app_trainer_sdk.cache.weights import Cache
 from app_trainer_sdk.errors import BadJob, ExitCode, TrainerError
 from app_trainer_sdk.hub import list_repository
 from app_trainer_sdk.job import parse_document
 from app_trainer_sdk.paths import cache_directory
-from app_trainer_sdk.transfers.cache import Cache
 from app_trainer_sdk.transfers.manifest import (
     Listed,
     check_mirrors,

@@ -11,8 +11,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from app_trainer_sdk.cache.weights import Cache
 from app_trainer_sdk.transfers.addresses import HostRefused
-from app_trainer_sdk.transfers.cache import Cache
 from app_trainer_sdk.transfers.download import Check, Destination, download
 from app_trainer_sdk.transfers.faults import Fault
 from app_trainer_sdk.transfers.mirrors import Mirrors

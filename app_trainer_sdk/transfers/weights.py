@@ -12,13 +12,13 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from app_trainer_sdk.cache.weights import Cache, set_key
 from app_trainer_sdk.catalog import ModelRow, WeightSource
 from app_trainer_sdk.errors import BadJob, DependencyUnavailable, InputMissing
 from app_trainer_sdk.files import sha256_file
 from app_trainer_sdk.inputs import file_name, in_place
 from app_trainer_sdk.job import FileReference, Job, WeightsReference
 from app_trainer_sdk.redaction import shown_url
-from app_trainer_sdk.transfers.cache import Cache, set_key
 from app_trainer_sdk.transfers.download import Check
 from app_trainer_sdk.transfers.pauses import patiently
 from app_trainer_sdk.transfers.progress import NO_LISTENER, ProgressListener

@@ -6,11 +6,11 @@ import dataclasses
 
 import pytest
 
+from app_trainer_sdk.cache.weights import Cache, set_key
 from app_trainer_sdk.catalog import WeightSource
 from app_trainer_sdk.job import check_job, read_job
 from app_trainer_sdk.preflight.facts import REQUIRE_GPU, disk_of, needs_of, used_bytes
 from app_trainer_sdk.testing.toys import ToyTrainer
-from app_trainer_sdk.transfers.cache import Cache, set_key
 
 TOY = {"trainer": "app_trainer_sdk.testing.toys:ToyTrainer", "model": "toy-mlp"}
 SOURCE = WeightSource(revision="r", hub="owner/name", size_bytes=7)

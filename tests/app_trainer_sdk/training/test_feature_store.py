@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch_helpers import CPU, ListRows, drive, make_trainer, open_training
 
+from app_trainer_sdk.cache.command import main as prune_cache
 from app_trainer_sdk.catalog import ModelRow
 from app_trainer_sdk.errors import InternalError, StopRequested
 from app_trainer_sdk.handle import Run
@@ -240,6 +241,26 @@ def test_a_finished_phase_with_a_damaged_item(tmp_path):
     assert damaged.run.facts["features"]["damaged"] == 1
     assert len(made) == 5
     assert opened(tmp_path, backbone(), made).rows[-1].reused
+
+
+def test_what_a_running_job_uses_is_not_pruned(tmp_path):
+    """Features in the making, a finished result and one that is found again outlive a pruning to nothing."""
+    made, cache = [], tmp_path / "cache"
+    prune = ["prune", "--cache-dir", str(cache), "--max-size", "0", "--max-age-days", "0"]
+    module = backbone()
+
+    def meanwhile(*_):
+        assert prune_cache(prune) == 0
+
+    module.register_forward_hook(meanwhile)
+    for _ in range(2):
+        training = opened(tmp_path, module, made)
+
+        assert prune_cache(prune) == 0
+        assert len(Features(training.run, "features")) == 4
+        assert "x" in Features(training.run, "features")[3]
+    assert training.rows[-1].reused
+    assert len(made) == 4
 
 
 @pytest.mark.parametrize("inside", [False, True])

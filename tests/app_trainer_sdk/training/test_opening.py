@@ -6,11 +6,13 @@ import dataclasses
 import json
 import shutil
 import types
+from pathlib import Path
 
 import pytest
 from torch import nn
 from torch_helpers import StillProbe, drive_opened, make_trainer, read_lines
 
+from app_trainer_sdk.cache.folders import COMPILED, Folders
 from app_trainer_sdk.errors import BadData, BadJob, HardwareUnfit, InternalError
 from app_trainer_sdk.files import read_json
 from app_trainer_sdk.plan import DeviceFacts, Effective, Plan, plan_lines
@@ -55,6 +57,14 @@ def trained(start, *, stop_at=0):
 def settled(start):
     job, _ = opened(start)
     return settle_plan(job, start, store_of(start.layout, start))
+
+
+def test_compiled_kernels_are_held(tmp_path):
+    """Also where nothing is compiled yet."""
+    start = start_of(tmp_path / "job")
+    opened(start)
+
+    assert Folders(Path(start.cache)).in_use() >= {*COMPILED}
 
 
 def test_a_fresh_plan_is_written(tmp_path):

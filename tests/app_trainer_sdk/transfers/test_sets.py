@@ -14,8 +14,8 @@ import pytest
 from loopback import free
 from lying_server import body_of, tools
 
+from app_trainer_sdk.cache.weights import Cache
 from app_trainer_sdk.errors import DiskFull, InputMissing, StopRequested
-from app_trainer_sdk.transfers.cache import Cache
 from app_trainer_sdk.transfers.progress import NoListener
 from app_trainer_sdk.transfers.sets import cache_place, fetch_files
 from app_trainer_sdk.transfers.wanted import Wanted

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from app_trainer_sdk.transfers.cache import Cache, set_key
+from app_trainer_sdk.cache.weights import Cache, set_key
 
 DAY = 86_400.0
 
@@ -28,7 +28,7 @@ def put(cache: Cache, body: bytes, *, days: float = 0.0) -> str:
 
 def hold_and_die(cache: Cache, sha256: str) -> None:
     """Another process that held a file and ended."""
-    code = "import sys; from pathlib import Path; from app_trainer_sdk.transfers.cache import Cache; "
+    code = "import sys; from pathlib import Path; from app_trainer_sdk.cache.weights import Cache; "
     code += "Cache(Path(sys.argv[1])).hold([sys.argv[2]])"
     subprocess.run([sys.executable, "-c", code, str(cache.root), sha256], check=True)
 

@@ -1,8 +1,8 @@
-"""Owns the cache of weights: files by their digest, sets of them by name, and who uses them now.
+"""Owns the cache of weights: files by their digest, and sets of them by name.
 
 ``weights/sha256/ab/<hex>`` are the files, shared by all sets and jobs. ``weights/sets/<key>/`` is a folder as
-trainers expect it, of links to them, with ``<key>.json`` beside. ``uses/<owner>.json`` tells what a running
-process needs. This file must not know how files get here.
+trainers expect it, of links to them, with ``<key>.json`` beside. A file is held by its digest. This file must
+not know how files get here.
 """
 
 from __future__ import annotations
@@ -12,19 +12,16 @@ import hashlib
 import json
 import os
 import shutil
-import threading
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
+from app_trainer_sdk.cache.leases import Leases, remove_unless
 from app_trainer_sdk.files import read_json, remove_tree, sha256_file, write_json
-from app_trainer_sdk.transfers.owner import BEAT_SECONDS, is_alive, new_token
+from app_trainer_sdk.transfers.owner import is_alive, new_token
 from app_trainer_sdk.transfers.partial import HEARTBEAT
-
-#: A lease of another machine or container holds so long without a heartbeat: a wrong guess costs a running job.
-LEASE_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
@@ -53,7 +50,7 @@ class Cache:
         self.partials = root / "partial"
         self._files = root / "weights" / "sha256"
         self._sets = root / "weights" / "sets"
-        self._uses = root / "uses"
+        self._leases = Leases(root)
 
     def file(self, sha256: str) -> Path:
         """Where the file with this digest is, or will be."""
@@ -69,12 +66,8 @@ class Cache:
 
     def hold(self, digests: Iterable[str]) -> None:
         """Keep files from being removed until this process ends. Call it before looking for them."""
-        held = sorted(set(digests))
-        if not held:
-            return
-        path = self._uses / f"{new_token()}.json"
-        write_json(path, {"files": held})
-        threading.Thread(target=_beat, args=(path,), name="cache-lease", daemon=True).start()
+        held = set(digests)
+        self._leases.take(held)
         now = time.time()
         for digest in held:
             with contextlib.suppress(OSError):
@@ -135,38 +128,19 @@ class Cache:
 
     def verify(self, kept: CachedFile) -> bool:
         """Whether a file still has its digest."""
-        return sha256_file(self.file(kept.sha256)) == kept.sha256
+        file = self.file(kept.sha256)
+        before = file.stat()
+        found = sha256_file(file)
+        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))  # looking at it is no use of it
+        return found == kept.sha256
 
     def in_use(self) -> set[str]:
-        """Digests that a living process holds; leases of the dead are cleared away."""
-        held: set[str] = set()
-        for path in self._uses.glob("*.json"):
-            if not is_alive(path.stem, path, expires=LEASE_SECONDS):
-                path.unlink(missing_ok=True)
-                continue
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-                held |= set(read_json(path)["files"])
-        return held
+        """What living processes hold, digests among it."""
+        return self._leases.taken()
 
     def remove(self, sha256: str) -> bool:
-        """Remove a file unless somebody holds it; whether it is gone.
-
-        One that is held is not touched: it may be opened at this moment. Any other is put aside and the leases
-        are read again after that: who took a lease meanwhile, before they looked, keeps it.
-        """
-        if sha256 in self.in_use():
-            return False
-        path = self.file(sha256)
-        aside = path.with_name(f".{sha256}.{new_token()}")
-        try:
-            path.rename(aside)
-        except FileNotFoundError:
-            return True
-        if sha256 in self.in_use():
-            aside.rename(path)
-            return False
-        aside.unlink()
-        return True
+        """Remove a file unless somebody holds it; whether it is gone."""
+        return remove_unless(lambda: sha256 in self.in_use(), self.file(sha256))
 
     def unfinished_bytes(self) -> int:
         """Bytes on the disk that sets which are not whole may have: files in no set, or in the making."""
@@ -212,15 +186,3 @@ class Cache:
 def set_key(*words: object) -> str:
     """The name of a set from what it is."""
     return hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()[:32]
-
-
-def _beat(path: Path) -> None:
-    """Keep a lease alive until the process ends; threads that are daemons end with it."""
-    never = threading.Event()
-    while not never.wait(BEAT_SECONDS):
-        try:
-            os.utime(path)
-        except FileNotFoundError:
-            return
-        except OSError:
-            continue
