@@ -9,6 +9,7 @@ import pytest
 from app_trainer_sdk.plan_command import main
 from app_trainer_sdk.plan_schema import PlanDocument
 
+pytestmark = pytest.mark.usefixtures("plans_here")
 TOY = "app_trainer_sdk.testing.toys:ToyTrainer"
 
 
