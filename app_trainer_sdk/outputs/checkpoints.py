@@ -72,12 +72,12 @@ class CheckpointUploads:
     def saved(self, folder: Path) -> None:
         """A checkpoint is whole on the disk; returns at once."""
         best = _best_beside(folder)
-        if best is not None and best.name in self._stored:
-            best = None
+        there = best is not None and best.name in self._stored  # named all the same: a resume needs both
         linked = self._linked(folder)
         if linked != folder:
             self._copy_rows(linked / ROWS)
-        due = _Due(linked, folder.name, None if best is None else (self._linked(best), best.name))
+        held = None if best is None else (best if there else self._linked(best), best.name)
+        due = _Due(linked, folder.name, held)
         with self._changed:
             if self._ended:
                 return
@@ -146,7 +146,7 @@ class CheckpointUploads:
                 raise _Overtaken
 
     def _send(self, due: _Due, began: float) -> None:
-        if due.best is not None:
+        if due.best is not None and due.best[1] not in self._stored:
             self._send_one(*due.best, needs=())
         size = self._send_one(due.folder, due.name, needs=() if due.best is None else (due.best[1],))
         manifest = read_json(due.folder / MANIFEST)

@@ -20,6 +20,7 @@ class SlowSender:
     def __init__(self) -> None:
         self.tools = SimpleNamespace(throttle=Throttle(1.0))
         self.names: list[str] = []
+        self.needs: dict[str, Any] = {}
         self.begun, self.let = threading.Semaphore(0), threading.Semaphore(0)
         self.fails: set[str] = set()
         self.priorities: set[int] = set()
@@ -36,6 +37,7 @@ class SlowSender:
         if name in self.fails:
             raise UploadFailed("away")
         self.names.append(name)
+        self.needs[name] = needs
         return 10
 
 
@@ -48,6 +50,23 @@ def saved(folder: Path, step: int) -> Path:
 
 def idle(uploads: CheckpointUploads) -> bool:
     return uploads.finish(lambda: True)
+
+
+def test_the_best_is_named_though_it_was_sent_before(tmp_path: Path):
+    """What is over there already is not sent again, and a resume from the newest is told of it all the same."""
+    sender = SlowSender()
+    sender.let.release(2)
+    uploads = CheckpointUploads(sender, tmp_path / "aside", rows=tmp_path)
+    uploads.saved(saved(tmp_path, 1))
+    assert idle(uploads)
+    second = saved(tmp_path, 2)
+    (second / "state.json").write_text(json.dumps({"driver": {"best": {"step": 1}}}))
+    uploads.saved(second)
+    assert idle(uploads)
+
+    assert sender.names == ["step-00000001", "step-00000002"]
+    assert sender.needs == {"step-00000001": (), "step-00000002": ("step-00000001",)}
+    uploads.drop()
 
 
 def test_the_newest_is_next_and_those_between_are_passed_over(tmp_path: Path):
