@@ -10,7 +10,7 @@ import functools
 import math
 import tempfile
 from collections.abc import Mapping
-from concurrent.futures import Executor
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,7 @@ class Planner:
 
     def __init__(
         self, job: Job, *, replicas: int = 1, eight_bit_problem: str = "", measured: Measured | None = None,
-        beside: Executor | None = None,
+        beside: ProcessPoolExecutor | None = None,
     ) -> None:  # fmt: skip
         self._job = job
         self._beside = beside

@@ -11,7 +11,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import ProcessPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from app_trainer_sdk.contract import Trainer
@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
 
 def answer(
-    request: Mapping[str, Any], *, settled: Callable[[], None] = lambda: None, beside: Executor | None = None
+    request: Mapping[str, Any],
+    *,
+    settled: Callable[[], None] = lambda: None,
+    beside: ProcessPoolExecutor | None = None,
 ) -> dict[str, Any]:
     """Plan ``request["job"]`` on each of ``request["cards"]`` for ``request["replicas"]`` ranks.
 
@@ -127,7 +130,7 @@ def _settle() -> None:
 
 def _planner(
     job: Job, *, replicas: int = 1, eight_bit_problem: str = "", measured: Measured | None = None,
-    beside: Executor | None = None,
+    beside: ProcessPoolExecutor | None = None,
 ) -> Planner:  # fmt: skip
     from app_trainer_sdk.training.planner import Planner  # here, so that torch is imported after main() began
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -96,7 +96,7 @@ class Prediction:
 
 def predict(
     trainer: SupervisedTrainer, run: Run, *, kind: str = "cpu", size: Size | None = None,
-    updates: int = UPDATES, beside: Executor | None = None,
+    updates: int = UPDATES, beside: ProcessPoolExecutor | None = None,
 ) -> Prediction:  # fmt: skip
     """Predict the memory of a resolved configuration.
 

@@ -9,7 +9,7 @@ import contextlib
 import multiprocessing
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, wait
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, wait
 from typing import TypeVar
 
 from app_trainer_sdk.descendants import die_with_parent
@@ -17,12 +17,12 @@ from app_trainer_sdk.limits import processors
 
 T = TypeVar("T")
 
-#: Seconds.
+#: Seconds that the second task may take longer than the first, besides ten times as long.
 PATIENCE = 30.0
 
 
 @contextlib.contextmanager
-def second_process(count: int | None = None) -> Iterator[Executor | None]:
+def second_process(count: int | None = None) -> Iterator[ProcessPoolExecutor | None]:
     """A process that takes one task at a time; None where there is one processor alone.
 
     Begin it before anything computes a gradient: with a card in the machine autograd has threads of its own
@@ -36,11 +36,19 @@ def second_process(count: int | None = None) -> Iterator[Executor | None]:
         return
     fork = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(1, mp_context=fork, initializer=_begin) as beside:
-        yield beside
+        try:
+            yield beside
+        except BaseException:
+            _end(beside)  # nobody wants what it works on any more, and it may hang
+            raise
 
 
 def both(
-    beside: Executor | None, here: Callable[[], T], there: Callable[[], T], *, patience: float = PATIENCE
+    beside: ProcessPoolExecutor | None,
+    here: Callable[[], T],
+    there: Callable[[], T],
+    *,
+    patience: float = PATIENCE,
 ) -> tuple[T, T]:
     """What two tasks give, the second one done meanwhile in the other process; it must be picklable.
 
@@ -51,7 +59,10 @@ def both(
         beside: the other process.
         here: the first task.
         there: the second one.
-        patience: seconds that the second one may take longer than the first, besides ten times as long.
+        patience: see :data:`PATIENCE`.
+
+    Raises:
+        Exception: whatever a task raises in this process, the first one's before the second one's.
     """
     started = time.monotonic()
     waiting = None
@@ -59,13 +70,18 @@ def both(
         with contextlib.suppress(BrokenExecutor):  # it died of an earlier task
             waiting = beside.submit(there)
     first = here()
-    if waiting is not None:
+    if beside is not None and waiting is not None:
         if not wait([waiting], patience + 10 * (time.monotonic() - started)).done:
-            for process in multiprocessing.active_children():
-                process.kill()  # which is what there is to wait for then
+            _end(beside)  # which is what there is to wait for then
         with contextlib.suppress(Exception):
             return first, waiting.result()
     return first, there()
+
+
+def _end(beside: ProcessPoolExecutor) -> None:
+    """Kill the process of ``beside``, and no other child. Python 3.14's ``kill_workers`` does the same."""
+    for process in list((beside._processes or {}).values()):
+        process.kill()
 
 
 def _begin() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor
+from concurrent.futures import ProcessPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
 from app_trainer_sdk.choice import Candidate
@@ -41,7 +41,7 @@ class Ways:
 
     def __init__(
         self, trainer: SupervisedTrainer, size: Size, run: Callable[[Candidate], Run],
-        beside: Executor | None = None,
+        beside: ProcessPoolExecutor | None = None,
     ) -> None:  # fmt: skip
         self._trainer, self._size, self._run, self._beside = trainer, size, run, beside
         self._known: dict[Candidate, Prediction] = {}

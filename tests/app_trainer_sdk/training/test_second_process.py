@@ -81,6 +81,29 @@ def test_what_hangs_there_is_done_here_and_ends():
     assert multiprocessing.active_children() == []
 
 
+def test_only_its_own_process_is_ended():
+    other = multiprocessing.get_context("fork").Process(target=signal.pause)
+    with second_process(2) as beside:
+        both(beside, int, int)
+        other.start()
+        try:
+            assert both(beside, int, functools.partial(hangs_elsewhere, os.getpid()), patience=0.2) == (
+                0,
+                "done",
+            )
+            assert other.is_alive()
+        finally:
+            other.kill()
+            other.join()
+
+
+def test_an_error_here_does_not_wait_for_what_hangs_there():
+    hangs = functools.partial(hangs_elsewhere, os.getpid())
+    with pytest.raises(ValueError, match=r"^first$"), second_process(2) as beside:
+        both(beside, functools.partial(refuse, "first"), hangs)
+    assert multiprocessing.active_children() == []
+
+
 def test_what_cannot_be_sent_is_done_here():
     with second_process(2) as beside:
         assert both(beside, int, lambda: "here") == (0, "here")
