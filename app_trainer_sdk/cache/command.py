@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -92,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--max-size", type=_size, help="prune: what was not used for longest goes until so much is left (50G)"
     )
-    parser.add_argument("--max-age-days", type=float, help="prune: what no job asked for in so many days goes")
+    parser.add_argument("--max-age-days", type=_days, help="prune: what no job asked for in so many days goes")
     parser.add_argument("--json", action="store_true", help="list: print JSON")
     chosen = parser.parse_args(arguments)
     try:
@@ -177,9 +178,22 @@ def _too_much(kept: Sequence[Entry], max_size: int | None, max_age_days: float |
 def _size(text: str) -> int:
     number, unit = (text[:-1], text[-1].lower()) if text[-1:].lower() in "kmgt" and text else (text, "")
     try:
-        return int(float(number) * _UNITS[unit])
-    except (ValueError, KeyError, OverflowError):
-        raise argparse.ArgumentTypeError(f"found {text!r}; expected bytes, or such as 500M, 50G, 2T") from None
+        size = int(float(number) * _UNITS[unit])
+    except (ValueError, OverflowError):
+        size = -1
+    if size < 0:
+        raise argparse.ArgumentTypeError(f"found {text!r}; expected bytes, or such as 500M, 50G, 2T")
+    return size
+
+
+def _days(text: str) -> float:
+    try:
+        days = float(text)
+    except ValueError:
+        days = -1.0
+    if not 0 <= days < math.inf:  # a negative age would remove everything, and NaN nothing
+        raise argparse.ArgumentTypeError(f"found {text!r}; expected days, 0 or more")
+    return days
 
 
 if __name__ == "__main__":

@@ -173,12 +173,22 @@ def test_sizes_as_people_write_them(text: str, size: int):
     assert _size(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "G", "many", "infG"])
+@pytest.mark.parametrize("text", ["", "G", "many", "infG", "-5G"])
 def test_sizes_that_are_none(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]):
     """Told with what was found."""
     with pytest.raises(SystemExit):
         main(["prune", "--cache-dir", str(tmp_path), f"--max-size={text}"])
     assert repr(text) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["-1", "nan", "inf", "", "week"])
+def test_ages_that_are_none(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]):
+    """A negative one would remove everything."""
+    with pytest.raises(SystemExit) as ending:
+        main(["prune", "--cache-dir", str(tmp_path), f"--max-age-days={text}"])
+
+    assert ending.value.code == 64
+    assert f"found {text!r}; expected days, 0 or more" in capsys.readouterr().err
 
 
 def test_prune_spares_what_another_process_uses(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
