@@ -94,18 +94,25 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def keep_body(self, folder: Path) -> tuple[Path, int, bytes]:
-        """Write the body to a new file in ``folder``, whoever renames or removes it.
+        """Write the body to a new file in ``folder``, which the caller renames or removes.
 
         Returns:
             the file, its bytes (fewer than ``length`` where the sender went away) and its SHA-256.
+
+        Raises:
+            OSError: the connection broke, or the disk is full; nothing stays.
         """
         folder.mkdir(parents=True, exist_ok=True)
         digest, left = hashlib.sha256(), self.length
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".part-", delete=False) as file:
-            while left and (piece := self.rfile.read(min(left, PIECE_BYTES))):
-                digest.update(piece)
-                file.write(piece)
-                left -= len(piece)
+            try:
+                while left and (piece := self.rfile.read(min(left, PIECE_BYTES))):
+                    digest.update(piece)
+                    file.write(piece)
+                    left -= len(piece)
+            except OSError:
+                Path(file.name).unlink()
+                raise
         return Path(file.name), self.length - left, digest.digest()
 
     def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - its name

@@ -57,6 +57,21 @@ def test_a_body_becomes_a_file(connection: http.client.HTTPConnection, tmp_path:
         assert (size, digest) == (len(body), hashlib.sha256(body).digest())
 
 
+def test_of_a_connection_that_breaks_nothing_stays(tmp_path: Path):
+    """A reset is an error and not an end: no caller hears of the file."""
+
+    class Reset:
+        def read(self, size: int) -> bytes:
+            raise ConnectionResetError
+
+    handler: Any = object.__new__(Handler)
+    handler.headers, handler.rfile = {"Content-Length": "9"}, Reset()
+    with pytest.raises(ConnectionResetError):
+        handler.keep_body(tmp_path)
+
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_refusal_ends_the_connection(connection: http.client.HTTPConnection):
     """Of a body that was perhaps not read nothing may be taken for a request."""
     assert ask(connection, "GET", "/") == (404, b"none")
