@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import ValidationError
 
-from app_trainer_sdk.arguments import existing_folder
+from app_trainer_sdk.arguments import job_directory
 from app_trainer_sdk.errors import BadJob, Problem, TrainerError
 from app_trainer_sdk.job.checking import check_job
 from app_trainer_sdk.job.document import Job
@@ -36,7 +36,7 @@ def begun_job(directory: Path, setting: str = "DIR") -> Job:
     Raises:
         BadJob: none was, or what is kept is no job.
     """
-    path = JobDirectory(existing_folder(directory, "the directory of a job", setting)).job
+    path = JobDirectory(job_directory(directory, setting)).job
     if not path.is_file():
         raise BadJob(f"no job in {directory}", expected="the directory of a job", setting=setting)
     return read_job(parse_document(path, setting))

@@ -36,6 +36,19 @@ def accumulate(
 
     A rank whose memory ran out takes part in the exchange of gradients all the same, with nothing: the others
     would wait for it. They hear of it with the numbers of the next window, before anything is applied.
+
+    Args:
+        run: the handle of the job.
+        state: what trains; its gradients are empty before and hold the window's afterwards.
+        window: this rank's microbatches, which may be none.
+        units: trained units of the whole window, over all ranks; above zero.
+
+    Returns:
+        what adds up on this rank, and how memory ran out here, if it did.
+
+    Raises:
+        OutOfMemoryHere: memory ran out, and there is no other rank to tell first.
+        InternalError: a term of the loss is no scalar, or none depends on a trainable parameter.
     """
     replica, first = state.replica, state.counters.updates == 0
     sums = Sums()
