@@ -7,7 +7,6 @@ loss or the optimizer.
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -17,9 +16,9 @@ import torch
 from torch.utils.data import DataLoader
 
 from app_trainer_sdk.data_wait import ReadTimes
-from app_trainer_sdk.descendants import die_with_parent
 from app_trainer_sdk.fetch_time import take_fetch_seconds
 from app_trainer_sdk.time_split import timed
+from app_trainer_sdk.training.data_worker import start_worker
 from app_trainer_sdk.training.interrupts import interruptible
 from app_trainer_sdk.training.order import Order, Window, cut
 from app_trainer_sdk.training.randomness import Random, derive_seed, global_seeds
@@ -275,10 +274,3 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 
 def _as_it_is(value: Any) -> Any:
     return value
-
-
-def start_worker(_: int) -> None:
-    """A worker dies with the rank, leaves Ctrl-C to the supervisor and computes on one thread."""
-    die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(1)

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from app_trainer_sdk.fetch_time import take_fetch_seconds
 from app_trainer_sdk.limits import private_memory, shared_memory
 from app_trainer_sdk.planning.workers import Reading
-from app_trainer_sdk.training.feed import Rows, start_worker
+from app_trainer_sdk.training.data_worker import start_worker
+from app_trainer_sdk.training.feed import Rows
 from app_trainer_sdk.values import Batch, Stream
 
 if TYPE_CHECKING:

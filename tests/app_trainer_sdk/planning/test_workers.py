@@ -75,7 +75,7 @@ def test_by_what_reading_takes(device: DeviceFacts, reading: Reading, demand: De
     ],
 )
 def test_by_what_there_is_room_for(changes: dict[str, Any], more: dict[str, Any], workers: int, why: str):
-    """Processors, shared memory for batches, and memory for the processes, shared by all ranks."""
+    """Small shared memory: fewer workers, or none. So with processors, and memory for the processes."""
     device = dataclasses.replace(CARD, **changes)
     found, told = choose(device, **more)
 

@@ -191,7 +191,7 @@ def test_more_workers_than_processors_are_slow():
      (512, 0, 1024, "failed")],
 )  # fmt: skip
 def test_shared_memory_against_workers(mib, workers, stated, status):
-    """A container's 64 MiB end in a bus error."""
+    """Small shared memory: a container's 64 MiB do not hold what workers read ahead."""
     facts = machine(shared_bytes=mib << 20)
 
     assert told(facts, "shared memory", workers=workers, requirements=Requirements(shared_memory_mib=stated))[

@@ -65,7 +65,9 @@ def test_who_asks_for_a_number_gets_it_unmeasured(tmp_path):
 
 
 def test_a_resume_measures_nothing(tmp_path):
-    """The saved plan stands; a machine with less room gets what it has room for, from the same measurement."""
+    """The saved plan stands; with small shared memory a machine gets what it has room for, from the same
+    measurement.
+    """
     start, measure = start_of(tmp_path), Measuring()
     plan, job, ledger, store = settled(start, measure)
     drive_opened(prepare(job, plan, ledger), start, plan, store, stop_at=4)
