@@ -9,6 +9,7 @@ import struct
 import tarfile
 import warnings
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,24 @@ def test_zip64_by_the_number_of_entries(tmp_path: Path):
 
     refused(path, "zip", "66,000 entries", limits=Limits(max_files=65_999))
     assert contents(opened(path, "zip")) == {"last": b"bytes"}
+
+
+def test_zip64_of_a_file_beyond_4_gib(tmp_path: Path):
+    """Five GiB of zeros in 5 MB: its sizes stand in 64 bits, and it is refused as the bomb it is."""
+    packer, size = zlib.compressobj(wbits=-15), 5 << 30
+    part = packer.compress(bytes(64 << 20)) + packer.flush(zlib.Z_FULL_FLUSH)
+    data = part * (size // (64 << 20)) + zlib.compressobj(wbits=-15).flush()
+    extra = struct.pack("<HHQQ", 1, 16, size, len(data))
+    common = struct.pack("<HHHHHIIIHH", 45, 0, 8, 0, 0x21, 0, 0xFFFFFFFF, 0xFFFFFFFF, 3, len(extra))
+    local = b"PK\x03\x04" + common + b"big" + extra + data
+    central = b"PK\x01\x02" + struct.pack("<H", 45) + common + bytes(14) + b"big" + extra
+    end = struct.pack("<4sHHHHIIH", b"PK\x05\x06", 0, 0, 1, 1, len(central), len(local), 0)
+    (tmp_path / "a.zip").write_bytes(local + central + end)
+
+    with zipfile.ZipFile(tmp_path / "a.zip") as read:
+        assert read.getinfo("big").file_size == size
+    refused(tmp_path / "a.zip", "zip", "limits/max_ratio")
+    refused(tmp_path / "a.zip", "zip", "limits/max_bytes", limits=Limits(max_bytes=size - 1, max_ratio=2000))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 from loopback import free, reply
 
 from app_trainer_sdk import ModelRow, WeightSource
+from app_trainer_sdk.cache.command import main as prune_cache
 from app_trainer_sdk.errors import BadJob, DependencyUnavailable, InputMissing, StopRequested
 from app_trainer_sdk.job import read_job
 from app_trainer_sdk.transfers.weights import fetch_weights, weights_to_come
@@ -175,3 +178,39 @@ def test_pickles_are_refused_before_they_are_fetched(tmp_path: Path):
         server.end()
 
     assert (paths["base"] / "model.bin").read_bytes() == BODY
+
+
+JOB = """
+import json, sys
+from pathlib import Path
+from app_trainer_sdk import ModelRow
+from app_trainer_sdk.job import read_job
+from app_trainer_sdk.transfers.weights import fetch_weights
+job = read_job({"trainer": "t", "model": "m", "weights": {"base": {"files": json.loads(sys.argv[2])}}})
+paths, _ = fetch_weights(job, ModelRow("m", "M", 1), Path(sys.argv[1]), lambda: None)
+print(paths["base"], flush=True)
+sys.stdin.read()
+"""
+
+
+def test_weights_of_the_second_of_two_racing_jobs_are_not_pruned(tmp_path: Path, serve_body: Any):
+    """Both have them from one download; they stay when the first job has ended, and until the second has."""
+    server = serve_body(BODY)
+    listed = json.dumps([{"path": "m", "size": len(BODY), "sha256": SHA256, "urls": [server.url]}])
+    racing = [
+        subprocess.Popen(
+            [sys.executable, "-c", JOB, str(tmp_path), listed], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    folders = [Path(each.stdout.readline().strip()) for each in racing if each.stdout]
+    prune, left = ["prune", "--cache-dir", str(tmp_path), "--max-size", "0", "--max-age-days", "0"], []
+    for each in racing:
+        assert prune_cache(prune) == 0
+        left.append([(folder / "m").read_bytes() == BODY for folder in folders])
+        each.communicate(timeout=30)
+
+    assert left == [[True, True], [True, True]]
+    assert prune_cache(prune) == 0
+    assert not any(folder.exists() for folder in folders)
