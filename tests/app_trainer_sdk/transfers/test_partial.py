@@ -1,4 +1,4 @@
-"""A file in the making has one owner at a time, and what is said to be there is."""
+"""Of a file in the making what is said to be there is, and nothing is written once it is given up."""
 
 from __future__ import annotations
 
