@@ -5,33 +5,17 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
+from claimed import owned, take
 
 from app_trainer_sdk.transfers import partial as module
 from app_trainer_sdk.transfers.claims import claim
 from app_trainer_sdk.transfers.owner import EXPIRES_SECONDS
-from app_trainer_sdk.transfers.partial import Lost, Partial, State
+from app_trainer_sdk.transfers.partial import Lost, State
 from app_trainer_sdk.transfers.pauses import RealClock
 
 DEAD = "0123456789ab-1-1-1-00000000"
-
-
-def take(folder: Path, *, ready: bool = False, looks: int = 0, waiting: Any = lambda: None) -> Partial | None:
-    def check() -> None:
-        nonlocal looks
-        looks -= 1
-        if looks < 0:
-            raise InterruptedError
-
-    return claim(folder, "key", ready=lambda: ready, check=check, clock=RealClock(), waiting=waiting)
-
-
-def owned(folder: Path) -> Partial:
-    found = take(folder, looks=3)
-    assert found is not None
-    return found
 
 
 def test_one_owner_at_a_time(tmp_path: Path):

@@ -4,31 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
+from claimed import owned
 
 from app_trainer_sdk.transfers import partial as module
-from app_trainer_sdk.transfers.claims import claim
 from app_trainer_sdk.transfers.faults import Abandoned
-from app_trainer_sdk.transfers.partial import Partial, State, part_lengths
-from app_trainer_sdk.transfers.pauses import RealClock
-
-
-def take(folder: Path, *, ready: bool = False, looks: int = 0, waiting: Any = lambda: None) -> Partial | None:
-    def check() -> None:
-        nonlocal looks
-        looks -= 1
-        if looks < 0:
-            raise InterruptedError
-
-    return claim(folder, "key", ready=lambda: ready, check=check, clock=RealClock(), waiting=waiting)
-
-
-def owned(folder: Path) -> Partial:
-    found = take(folder, looks=3)
-    assert found is not None
-    return found
+from app_trainer_sdk.transfers.partial import State, part_lengths
 
 
 def test_nothing_is_written_through_a_closed_slot(tmp_path: Path):
