@@ -1,5 +1,6 @@
 """Owns the plain values that pass between a trainer and the SDK. They hold; they do nothing.
 
+Those with tensors are equal to themselves alone: whether two tensors are equal is not one truth.
 This file must not import torch: tensors appear in annotations only.
 """
 
@@ -61,7 +62,7 @@ class Phase:
     own_process: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PhaseShapes:
     """What a preparation phase holds on the device at its fullest, told for planning: no weights, no data.
 
@@ -145,7 +146,7 @@ class Stream(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Batch:
     """One microbatch.
 
@@ -161,7 +162,7 @@ class Batch:
     host: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Modules:
     """What ``build_model`` returns.
 
@@ -177,7 +178,7 @@ class Modules:
     blocks: Sequence[nn.Module] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LossTerms:
     """The result of a loss.
 
@@ -194,7 +195,7 @@ class LossTerms:
     recovered: Sequence[Mapping[str, JSON]] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Snapshot:
     """State as tensors and JSON.
 
@@ -213,7 +214,7 @@ class Snapshot:
         return {key[len(prefix) :]: tensor for key, tensor in self.tensors.items() if key.startswith(prefix)}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class StepInfo:
     """One update, as facts. Tensors stay on the device: nobody reads them step by step.
 
