@@ -57,8 +57,6 @@ def render(document: Mapping[str, Any]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the document, its table or its schema; the exit code."""
-    # For plugins, which change no document, pydantic would read the entry points of every distribution.
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from app_trainer_sdk.errors import TrainerError
 
     try:
@@ -186,6 +184,8 @@ if __name__ == "__main__":
     # One short answer: nothing built here dies before the process does, so the collector has nothing to find,
     # and nothing of it need be taken apart at the end.
     gc.disable()
+    # For plugins, which change no document, pydantic would read the entry points of every distribution.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     status = main()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -78,11 +78,8 @@ class Folders:
         With a result its items are held: a phase's own process holds them, and ends before the rank reads.
         """
         held = self._leases.taken()
-        for kind, folder in self._all():
-            if kind == "features" and self._name(folder) in held:
-                items = items_of(self.root, folder)
-                held |= set() if items is None else {self._name(items)}
-        return held
+        used = (items_of(self.root, self.root / name) for name in held)
+        return held | {self._name(items) for items in used if items is not None}
 
     def remove(self, name: str) -> bool:
         """Remove a folder unless somebody holds it; whether it is gone."""

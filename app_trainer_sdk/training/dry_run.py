@@ -172,7 +172,7 @@ def _watch(state: SupervisedState, account: Allocations) -> None:
         account.mark(f"{account.place.split('/')[0].split(':')[0]}/{part}")
 
     def before_step(*_: Any) -> None:
-        account.give((each.grad for each in state.parameters if each.grad is not None), "gradients")
+        account.give(state.gradients(), "gradients")
         place("step")
 
     def after_step(*_: Any) -> None:

@@ -76,6 +76,10 @@ class SupervisedState:
     largest: int = 0  # size of the largest microbatch whose backward this process has made
     measured_rows: int = 0  # most rows an evaluation measures at once since memory ran out in it; 0 for all
 
+    def gradients(self) -> list[Tensor]:
+        """Those that are there, in the order of the parameters."""
+        return [each.grad for each in self.parameters if each.grad is not None]
+
     def drop_gradients(self) -> None:
         """As ``zero_grad`` of the optimizer does, in a hundredth of its time: it groups and profiles."""
         for parameter in self.parameters:

@@ -113,7 +113,7 @@ def _norm(state: SupervisedState) -> Tensor:
     """The norm of the update's whole gradient, after accumulation and unscaling, before clipping."""
     if state.scaler is not None:
         state.scaler.unscale_(state.optimizer)
-    gradients = [each.grad for each in state.parameters if each.grad is not None]
+    gradients = state.gradients()
     if not gradients:
         raise InternalError(
             "the loss reached no trainable parameter", expected="a gradient for every trainable parameter"
@@ -209,8 +209,7 @@ def _clip(state: SupervisedState, norm: float) -> None:
     """
     limit = state.settings.max_gradient_norm
     if limit and norm > limit:
-        gradients = [each.grad for each in state.parameters if each.grad is not None]
-        torch._foreach_mul_(gradients, limit / (norm + 1e-6))
+        torch._foreach_mul_(state.gradients(), limit / (norm + 1e-6))
 
 
 def _stop_when_nothing_trains(state: SupervisedState) -> None:

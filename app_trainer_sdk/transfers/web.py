@@ -8,6 +8,7 @@ environment, as everywhere. This file must not know files or parts.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import threading
@@ -115,11 +116,18 @@ class Web:
             url, credentials = _next_hop(url, place, credentials)
         raise Unusable(f"{shown_url(asked)}: more than {MOST_REDIRECTS} redirects")
 
-    def _manager(self, url: str) -> urllib3.PoolManager:
-        from urllib.request import getproxies, proxy_bypass
+    @functools.cached_property
+    def _proxies(self) -> Mapping[str, str]:
+        """By scheme, as the environment had them at the first request."""
+        from urllib.request import getproxies
 
-        parts, proxies = urlsplit(url), getproxies()
-        proxy = proxies.get(parts.scheme) or proxies.get("all")
+        return getproxies()
+
+    def _manager(self, url: str) -> urllib3.PoolManager:
+        from urllib.request import proxy_bypass
+
+        parts = urlsplit(url)
+        proxy = self._proxies.get(parts.scheme) or self._proxies.get("all")
         if proxy and proxy_bypass(parts.hostname or ""):
             proxy = None
         secure = "https" in (parts.scheme, urlsplit(proxy or "").scheme)
