@@ -41,6 +41,22 @@ def loopback_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def job(tmp_path: Path) -> Callable[..., str]:
+    """A job file whose data is not there: planning reads none."""
+
+    def write(**hyperparameters: Any) -> str:
+        document = {
+            **TOY, "inputs": {"dataset": "nothing.jsonl"},
+            "hyperparameters": hyperparameters,
+        }  # fmt: skip
+        path = tmp_path / "job.json"
+        path.write_text(json.dumps(document))
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
 def plans_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """What plans does so in this process: one with torch takes seconds to start. A plan and a refusal that
     cross between two processes have tests of their own.

@@ -18,22 +18,6 @@ from app_trainer_sdk.testing.toys import ToyTrainer
 TOY = "app_trainer_sdk.testing.toys:ToyTrainer"
 
 
-@pytest.fixture
-def job(tmp_path):
-    """A job file whose data is not there: planning reads none."""
-
-    def write(**hyperparameters):
-        document = {
-            "trainer": TOY, "model": "toy-mlp", "inputs": {"dataset": "nothing.jsonl"},
-            "hyperparameters": hyperparameters,
-        }  # fmt: skip
-        path = tmp_path / "job.json"
-        path.write_text(json.dumps(document))
-        return str(path)
-
-    return write
-
-
 def test_a_plan_as_json(job, capsys):
     """Every card asked about, in order, with its price; no GPU, no weights, no data."""
     code = main(["--job", job(), "--gpu", "L4", "--gpu", "0.2GiB", "--price", "L4=0.8", "--json"])

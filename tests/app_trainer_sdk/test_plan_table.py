@@ -13,22 +13,6 @@ pytestmark = pytest.mark.usefixtures("plans_here")
 TOY = "app_trainer_sdk.testing.toys:ToyTrainer"
 
 
-@pytest.fixture
-def job(tmp_path):
-    """A job file whose data is not there: planning reads none."""
-
-    def write(**hyperparameters):
-        document = {
-            "trainer": TOY, "model": "toy-mlp", "inputs": {"dataset": "nothing.jsonl"},
-            "hyperparameters": hyperparameters,
-        }  # fmt: skip
-        path = tmp_path / "job.json"
-        path.write_text(json.dumps(document))
-        return str(path)
-
-    return write
-
-
 def test_the_selection_sheet_has_every_card(job, capsys):
     code = main(["--job", job()])
     lines = capsys.readouterr().out.splitlines()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import subprocess
@@ -11,23 +10,12 @@ import time
 from pathlib import Path
 
 import pytest
+from kept_files import DAY, put
 
 from app_trainer_sdk.cache.command import main
 from app_trainer_sdk.cache.features import seal
 from app_trainer_sdk.cache.folders import Folders
 from app_trainer_sdk.cache.weights import Cache
-
-DAY = 86_400.0
-
-
-def put(cache: Cache, body: bytes, *, days: float = 0.0) -> str:
-    """A file as a download leaves it, asked for so many days ago."""
-    sha256 = hashlib.sha256(body).hexdigest()
-    path = cache.file(sha256)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(body)
-    os.utime(path, (time.time() - days * DAY,) * 2)
-    return sha256
 
 
 def put_folder(root: Path, name: str, *, days: float = 0.0, size: int = 100) -> Path:

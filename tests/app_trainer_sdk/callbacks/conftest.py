@@ -17,6 +17,7 @@ from process_helpers import TOY, program
 from app_trainer_sdk.console import Console
 from app_trainer_sdk.errors import ExitCode
 from app_trainer_sdk.job import Job, load_job
+from app_trainer_sdk.listener import Desk, Listener
 from app_trainer_sdk.paths import JobDirectory
 from app_trainer_sdk.redaction import guard
 from app_trainer_sdk.supervisor import Supervisor
@@ -104,3 +105,10 @@ def run_fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fakes]
     fakes = Fakes(tmp_path)
     yield fakes
     fakes.end()
+
+
+@pytest.fixture
+def listener(tmp_path: Path) -> Iterator[Listener]:
+    """A control plane."""
+    with Listener(Desk(tmp_path / "desk", price=3600.0)) as server:
+        yield server

@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
+from controlled import SUCCEEDS, control
 
 from app_trainer_sdk.callbacks.flush import main as events
 from app_trainer_sdk.errors import ExitCode
-from app_trainer_sdk.listener import Desk, Fault, Listener
-
-OUTPUT = {"name": "w", "path": "artifacts/w", "bytes": 77, "sha256": "0" * 64}
-
-
-SUCCEEDS = f"train(3)\nleave(0, 'succeeded', outputs=[{OUTPUT}])"
-
-
-@pytest.fixture
-def listener(tmp_path: Path) -> Iterator[Listener]:
-    """A control plane."""
-    with Listener(Desk(tmp_path / "desk", price=3600.0)) as server:
-        yield server
-
-
-def control(listener: Listener) -> dict[str, str]:
-    return {"url": f"{listener.url}/events?key=planted-key", "mode": "control"}
+from app_trainer_sdk.listener import Fault, Listener
 
 
 def heard(listener: Listener) -> list[str]:

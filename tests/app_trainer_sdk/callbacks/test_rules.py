@@ -6,34 +6,21 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from controlled import SUCCEEDS, control
 
 from app_trainer_sdk.callbacks.flush import main as events
 from app_trainer_sdk.errors import ExitCode
-from app_trainer_sdk.listener import Desk, Fault, Listener
+from app_trainer_sdk.listener import Fault, Listener
 from app_trainer_sdk.run import main as run
 
 FAILURE = {
     "code": 70, "name": "internal_error", "message": "m", "phase": "train", "origin": "system", "retry": "once"
 }  # fmt: skip
 FAILS = f"train(3)\nleave(70, 'failed', failure={FAILURE})"
-OUTPUT = {"name": "w", "path": "artifacts/w", "bytes": 77, "sha256": "0" * 64}
-SUCCEEDS = f"train(3)\nleave(0, 'succeeded', outputs=[{OUTPUT}])"
-
-
-@pytest.fixture
-def listener(tmp_path: Path) -> Iterator[Listener]:
-    """A control plane."""
-    with Listener(Desk(tmp_path / "desk", price=3600.0)) as server:
-        yield server
-
-
-def control(listener: Listener) -> dict[str, str]:
-    return {"url": f"{listener.url}/events?key=planted-key", "mode": "control"}
 
 
 def as_soon_as(condition: Callable[[], Any], act: Callable[[], Any]) -> None:

@@ -7,12 +7,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from outputs_ranks import DONE, MAKES
+from outputs_ranks import DONE, MAKES, job_of
 from process_helpers import TOY, supervise
 from receivers import Receiver
 
@@ -22,25 +20,7 @@ from app_trainer_sdk.listener.desk import SILENT, Fault
 from app_trainer_sdk.outputs.command import main, upload_job
 from app_trainer_sdk.paths import JobDirectory
 
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A cache of the test's own, each job's first attempt, and little patience."""
-    monkeypatch.delenv("APP_TRAINER_ATTEMPT", raising=False)
-    monkeypatch.setenv("APP_TRAINER_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setenv("APP_TRAINER_UPLOAD_WAIT_SECONDS", "1")
-
-
-@pytest.fixture
-def receiver(tmp_path: Path) -> Iterator[Receiver]:
-    """A listener with its store."""
-    with Receiver(tmp_path / "desk") as there:
-        yield there
-
-
-def job_of(receiver: Receiver, **outputs: Any) -> dict[str, Any]:
-    """A job that uploads."""
-    return {"job_id": "j", "outputs": {"grant_url": receiver.grant_url, **outputs}}
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 def test_an_upload_that_fails_for_ever_is_74_and_is_finished_later(tmp_path: Path, receiver: Receiver):

@@ -8,14 +8,13 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
 from loopback import reply
-from outputs_ranks import DONE, MAKES
+from outputs_ranks import DONE, MAKES, job_of
 from process_helpers import Told, signal_when, supervise, wait_for
 from receivers import Receiver
 
@@ -27,25 +26,7 @@ from app_trainer_sdk.outputs.command import upload_job
 from app_trainer_sdk.schemas.event import event_schema
 from app_trainer_sdk.schemas.result import result_schema
 
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A cache of the test's own, each job's first attempt, and little patience."""
-    monkeypatch.delenv("APP_TRAINER_ATTEMPT", raising=False)
-    monkeypatch.setenv("APP_TRAINER_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setenv("APP_TRAINER_UPLOAD_WAIT_SECONDS", "1")
-
-
-@pytest.fixture
-def receiver(tmp_path: Path) -> Iterator[Receiver]:
-    """A listener with its store."""
-    with Receiver(tmp_path / "desk") as there:
-        yield there
-
-
-def job_of(receiver: Receiver, **outputs: Any) -> dict[str, Any]:
-    """A job that uploads."""
-    return {"job_id": "j", "outputs": {"grant_url": receiver.grant_url, **outputs}}
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 def stored_events(told: Told, kind: str) -> list[Any]:

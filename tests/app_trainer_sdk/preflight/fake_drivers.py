@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 
+from app_trainer_sdk.preflight.devices import Device, Found
+
 GIB = 1 << 30
 
 
@@ -112,3 +114,11 @@ MI300X = {
     "simd_count": 1216, "gfx_target_version": 90402, "unique_id": 0xABC, "drm_render_minor": 128,
     "vram": 192 * GIB, "used": 2 * GIB, "product": "AMD Instinct MI300X OAM",
 }  # fmt: skip
+
+
+def machine(vendor="nvidia", *, parents=("", "", "", ""), names=("A",) * 4):
+    devices = [
+        Device(vendor, number, name, f"{'MIG' if parent else 'GPU'}-{number}abc", 1, None, "9.0", parent)
+        for number, (parent, name) in enumerate(zip(parents, names, strict=True))
+    ]  # fmt: skip
+    return Found(vendor, devices=tuple(devices))

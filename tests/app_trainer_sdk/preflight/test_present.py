@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from app_trainer_sdk.preflight.devices import Device, FixedProbe, Found
+from fake_drivers import machine
+
+from app_trainer_sdk.preflight.devices import FixedProbe
 from app_trainer_sdk.preflight.image import TorchBuild
 from app_trainer_sdk.preflight.present import present_cards
-
-
-def machine(vendor="nvidia", *, parents=("", "", "", ""), names=("A",) * 4):
-    devices = [
-        Device(vendor, number, name, f"{'MIG' if parent else 'GPU'}-{number}abc", 1, None, "9.0", parent)
-        for number, (parent, name) in enumerate(zip(parents, names, strict=True))
-    ]  # fmt: skip
-    return Found(vendor, devices=tuple(devices))
 
 
 def test_present_cards_are_the_visible_ones():

@@ -3,17 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from fake_drivers import machine
 
-from app_trainer_sdk.preflight.devices import Device, Found
 from app_trainer_sdk.preflight.visible import visible_devices
-
-
-def machine(vendor="nvidia", *, parents=("", "", "", ""), names=("A",) * 4):
-    devices = [
-        Device(vendor, number, name, f"{'MIG' if parent else 'GPU'}-{number}abc", 1, None, "9.0", parent)
-        for number, (parent, name) in enumerate(zip(parents, names, strict=True))
-    ]  # fmt: skip
-    return Found(vendor, devices=tuple(devices))
 
 
 def seen(found, **variables):

@@ -8,7 +8,7 @@ import types
 import pytest
 import torch
 from torch import nn
-from torch_helpers import CPU, make_trainer
+from torch_helpers import CPU, make_trainer, squares
 
 from app_trainer_sdk.errors import InternalError
 from app_trainer_sdk.gpus import Card
@@ -20,10 +20,6 @@ from app_trainer_sdk.values import Modules
 
 MIB = 1 << 20
 WIDTH = 256
-
-
-def squares(modules, values, random):
-    return modules.root(torch.tensor(values)).pow(2).sum()
 
 
 def blocks(run):

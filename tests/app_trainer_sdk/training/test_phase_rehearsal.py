@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from torch_helpers import CPU, make_trainer
+from torch_helpers import CPU, make_trainer, squares
 
 from app_trainer_sdk.errors import InternalError
 from app_trainer_sdk.handle import Run
@@ -13,10 +13,6 @@ from app_trainer_sdk.training.phase_rehearsal import rehearse_phases
 from app_trainer_sdk.values import PhaseShapes
 
 WIDTH, ROWS = 256, 64
-
-
-def squares(modules, values, random):
-    return modules.root(torch.tensor(values)).pow(2).sum()
 
 
 def encoding(run):

@@ -8,10 +8,9 @@ import types
 
 import hypothesis
 import pytest
-import torch
 from hypothesis import strategies
 from torch import nn
-from torch_helpers import make_trainer
+from torch_helpers import make_trainer, squares
 
 from app_trainer_sdk.choice import Candidate
 from app_trainer_sdk.gpus import GIB, Card, find_card
@@ -26,10 +25,6 @@ MIB = 1 << 20
 def card_of(memory_bytes):
     """A card without fixed costs, so that its memory is a model's."""
     return Card("small", "A small card", memory_bytes, "9.0", True, 0, 0)
-
-
-def squares(modules, values, random):
-    return modules.root(torch.tensor(values)).pow(2).sum()
 
 
 @pytest.fixture

@@ -3,35 +3,15 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from allocated import measured_peak
 from torch import nn
-from torch_helpers import CPU, make_trainer
+from torch_helpers import make_trainer, run_of, squares
 
-from app_trainer_sdk.handle import Run
 from app_trainer_sdk.training.dry_run import dry_run
 from app_trainer_sdk.training.predict import PHASES, predict
 from app_trainer_sdk.values import Modules
 
 MILLION = 1_000_000
-
-
-def run_of(trainer, tmp_path, **settings):
-    """A run with every setting decided."""
-    decided = {
-        "updates": 4, "warmup_updates": 0, "microbatch": 2, "gradient_accumulation_steps": 1,
-        "torch_compile": False, "optim_8bit": False, "gradient_checkpointing": False, "mixed_precision": "no",
-        **settings,
-    }  # fmt: skip
-    decided["global_batch"] = decided["microbatch"] * decided["gradient_accumulation_steps"]
-    return Run(
-        settings=trainer.hyperparameters_class.read(decided), model=trainer.models[0], method="full",
-        directory=tmp_path, cache=tmp_path, device=CPU, dtype=torch.float32,
-    )  # fmt: skip
-
-
-def squares(modules, values, random):
-    return modules.root(torch.tensor(values)).pow(2).sum()
 
 
 def wide(run):

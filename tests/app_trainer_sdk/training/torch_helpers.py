@@ -374,3 +374,21 @@ def _plan(trainer: Trainer, run: Run, asked: Any, hyperparameters: Mapping[str, 
 
 def _refuse(word: str) -> None:
     raise AssertionError(f"{word} is not strict JSON")
+
+
+def run_of(trainer, tmp_path, **settings):
+    """A run with every setting decided."""
+    decided = {
+        "updates": 4, "warmup_updates": 0, "microbatch": 2, "gradient_accumulation_steps": 1,
+        "torch_compile": False, "optim_8bit": False, "gradient_checkpointing": False, "mixed_precision": "no",
+        **settings,
+    }  # fmt: skip
+    decided["global_batch"] = decided["microbatch"] * decided["gradient_accumulation_steps"]
+    return Run(
+        settings=trainer.hyperparameters_class.read(decided), model=trainer.models[0], method="full",
+        directory=tmp_path, cache=tmp_path, device=CPU, dtype=torch.float32,
+    )  # fmt: skip
+
+
+def squares(modules, values, random):
+    return modules.root(torch.tensor(values)).pow(2).sum()

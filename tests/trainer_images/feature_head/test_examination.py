@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
+from labelled_rows import CLASSES, labelled
+
 from trainer_images.feature_head.examination import contents, examine
 from trainer_images.feature_head.splits import read_splits
-
-CLASSES = ("red", "green", "blue")
-
-
-def labelled(count, **fields):
-    return [
-        {
-            "text": f"text {index}",
-            "label": CLASSES[index % 3],
-            **{name: make(index) for name, make in fields.items()},
-        }
-        for index in range(count)
-    ]
 
 
 def test_examination_counts_and_its_fingerprint_follows_rows_classes_and_splits(make_run):

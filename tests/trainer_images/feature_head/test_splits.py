@@ -3,23 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from labelled_rows import labelled
 
 from app_trainer_sdk.errors import BadData
 from trainer_images.feature_head.rows import SPLITS
 from trainer_images.feature_head.splits import class_names, leaks, read_splits
-
-CLASSES = ("red", "green", "blue")
-
-
-def labelled(count, **fields):
-    return [
-        {
-            "text": f"text {index}",
-            "label": CLASSES[index % 3],
-            **{name: make(index) for name, make in fields.items()},
-        }
-        for index in range(count)
-    ]
 
 
 def test_every_class_keeps_its_share_in_every_split(make_run):
