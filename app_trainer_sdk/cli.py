@@ -28,7 +28,7 @@ VERBS = {
     "listen": ("listener.command", "be the control plane on your desk: hear events, answer wrongly on demand"),
     "events": ("callbacks.flush", "send the events of a job that nobody heard yet"),
     "upload": ("outputs.command", "upload what a finished job could not (exit code 74), and end it well"),
-    "mirror": ("transfers.mirror_command", "write the list of weights that a mirror has, or verify a mirror"),
+    "mirror": ("mirror_command", "write the list of weights that a mirror has, or verify a mirror"),
     "cache": ("cache.command", "list, verify and prune the cache"),
     "reproduce": ("manifest.reproduce", "write the job that makes a run again; what is other here"),
     "health": ("health", "tell whether a job is alive, by its heartbeat, or how it ended"),

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
 from app_trainer_sdk.logs import LEVELS, Format, json_line, log_format, log_level
+from app_trainer_sdk.quantities import seconds_text
 from app_trainer_sdk.redaction import redact
 
 BAR_CHARACTERS = 24
@@ -129,16 +130,6 @@ def bar(done: int, total: int) -> str:
     """A bar of fixed width."""
     filled = BAR_CHARACTERS * done // max(1, total)
     return "[" + "#" * filled + "-" * (BAR_CHARACTERS - filled) + "]"
-
-
-def seconds_text(seconds: float) -> str:
-    """``7 s``, ``3 min 20 s``, ``2 h 5 min``."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
 def halved_text(tried: Mapping[str, Any]) -> str:

@@ -20,8 +20,9 @@ from app_trainer_sdk.arguments import Parser, write_document
 from app_trainer_sdk.contract import Trainer
 from app_trainer_sdk.contract_check import merged_defaults
 from app_trainer_sdk.errors import TrainerError
-from app_trainer_sdk.gpus import GIB, MIB, Card
+from app_trainer_sdk.gpus import Card
 from app_trainer_sdk.job import Job
+from app_trainer_sdk.quantities import GIB, MIB
 
 SCHEMA = "app.trainer.floors/v1"
 #: Raise it when floors are computed in another way.

@@ -11,8 +11,7 @@ import re
 from dataclasses import dataclass
 
 from app_trainer_sdk.errors import BadJob, Problem, did_you_mean
-
-GIB, MIB = 1 << 30, 1 << 20
+from app_trainer_sdk.quantities import GIB, MIB
 
 #: Memory that torch's allocator may hold without having handed it out: blocks that fit nobody.
 HEADROOM_SHARE, HEADROOM_LEAST = 0.05, 256 * MIB

@@ -10,7 +10,7 @@ from fnmatch import fnmatch
 from pathlib import PurePath
 
 from app_trainer_sdk.errors import DependencyUnavailable
-from app_trainer_sdk.transfers.names import unsafe_name
+from app_trainer_sdk.names import unsafe_name
 from app_trainer_sdk.transfers.wanted import Wanted
 from app_trainer_sdk.trust.formats import PICKLE, PICKLES, REMOTE_CODE, SAFE
 

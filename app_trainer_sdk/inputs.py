@@ -1,6 +1,6 @@
 """Owns making a job's inputs local: paths and ``file:`` URLs in place, all else by download into its directory.
 
-Torch-free: the supervisor calls it. Weights, which jobs share, are fetched by ``transfers.weights``. This file
+Torch-free: the supervisor calls it. Weights, which jobs share, are fetched by ``weights.py``. This file
 must not know what the files mean.
 """
 

@@ -13,9 +13,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from app_trainer_sdk.quantities import MIB
+
 PROC = Path("/proc")
 SHARED = Path("/dev/shm")  # noqa: S108 - looked at, never written to
-MIB = 1 << 20
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from app_trainer_sdk.console import seconds_text
+from app_trainer_sdk.quantities import MIB, seconds_text
 from app_trainer_sdk.tradeoffs import CompileTimes, choose_compile
-
-MIB = 1 << 20
 
 
 def pilot_page(document: Mapping[str, Any]) -> str:

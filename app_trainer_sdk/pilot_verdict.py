@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from app_trainer_sdk.quantities import gib_text
 from app_trainer_sdk.tradeoffs import CompileTimes, choose_compile
 
 PILOT_SCHEMA = "app.trainer.pilot/v1"
@@ -81,7 +82,8 @@ def _memory_against(measured: Mapping[str, Any]) -> Iterator[str]:
     card = measured["device"]["memory_bytes"]
     peak = max((row["peak"] for row in measured["phases"]), default=0)
     if card and peak > CARD_SHARE * card:
-        yield f"the peak is {_gib(peak)} of the card's {_gib(card)}; at most {CARD_SHARE:.0%} leaves headroom"
+        found = f"the peak is {gib_text(peak)} of the card's {gib_text(card)}"
+        yield f"{found}; at most {CARD_SHARE:.0%} leaves headroom"
 
 
 def _advice(measured: Mapping[str, Any]) -> Iterator[str]:
@@ -107,7 +109,3 @@ def _advice(measured: Mapping[str, Any]) -> Iterator[str]:
 
 def _loss(value: float | None) -> str:
     return "not finite" if value is None else f"{value:.4g}"
-
-
-def _gib(count: float) -> str:
-    return f"{count / (1 << 30):.1f} GiB"

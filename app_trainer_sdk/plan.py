@@ -11,8 +11,8 @@ from typing import Any, Self
 
 from app_trainer_sdk.changes import change_lines
 from app_trainer_sdk.data_facts import STREAMS
-from app_trainer_sdk.gpus import GIB
 from app_trainer_sdk.hyperparameters import Hyperparameters
+from app_trainer_sdk.quantities import GIB
 from app_trainer_sdk.values import JSON
 
 PLAN_SCHEMA = "app.trainer.plan/v1"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-GIB = 1 << 30
+from app_trainer_sdk.quantities import GIB
+
 SHEET = ("card", "memory", "fits", "needed", "left", "microbatch", "recompute", "8-bit", "precision", "price/h")
 #: Against one large microbatch without savings; declared, not seconds.
 TIME = "relative time"

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from app_trainer_sdk.changes import change_lines
-from app_trainer_sdk.console import halved_text, seconds_text
+from app_trainer_sdk.console import halved_text
 from app_trainer_sdk.data_wait import data_wait
 from app_trainer_sdk.files import read_lines, write_atomic
 from app_trainer_sdk.paths import JobDirectory
+from app_trainer_sdk.quantities import MIB, seconds_text
 
-MIB = 1 << 20
 #: Seconds below which a part of the time is left out.
 LEAST_TOLD = 0.05
 

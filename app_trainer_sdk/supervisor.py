@@ -21,7 +21,7 @@ from app_trainer_sdk.callbacks.answers import Order
 from app_trainer_sdk.callbacks.choose import build_sink
 from app_trainer_sdk.callbacks.sinks import NoSink, Sink
 from app_trainer_sdk.claim import make_folder
-from app_trainer_sdk.console import Console, seconds_text
+from app_trainer_sdk.console import Console
 from app_trainer_sdk.descendants import adopting_orphans
 from app_trainer_sdk.errors import ExitCode, StopRequested, TrainerError
 from app_trainer_sdk.events import EventLog
@@ -34,6 +34,7 @@ from app_trainer_sdk.outcome import describe_failure, outcome_document
 from app_trainer_sdk.outputs.handover import Handover
 from app_trainer_sdk.paths import JobDirectory
 from app_trainer_sdk.planning.fit import Foresight
+from app_trainer_sdk.quantities import seconds_text
 from app_trainer_sdk.ranks import LISTEN_SECONDS, PROGRAM, Ranks
 from app_trainer_sdk.redaction import without_secrets
 from app_trainer_sdk.stops import TELL_SHARE, Stops

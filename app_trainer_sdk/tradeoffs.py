@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-GIB = 1 << 30
+from app_trainer_sdk.quantities import gib_text
+
 #: Bytes of AdamW's two moments for each parameter: in 32 bits, and in 8 with a scale for each block of 256.
 ADAMW_BYTES = 8.0
 ADAMW_8BIT_BYTES = 2.0 + 2 * 4 / 256
@@ -56,10 +57,10 @@ def choose_eight_bit(
     if not trained:
         return False, "32-bit state is faster, and the model's size is not known"
     wide, share = trained * ADAMW_BYTES, trained * ADAMW_BYTES / memory_bytes
-    told = f"32-bit state is {_gib(wide)}, {share:.0%} of the card's {_gib(memory_bytes)}"
+    told = f"32-bit state is {gib_text(wide)}, {share:.0%} of the card's {gib_text(memory_bytes)}"
     if share <= EIGHT_BIT_SHARE:
         return False, f"{told}: at most {EIGHT_BIT_SHARE:.0%}, and it is faster"
-    narrow = _gib(trained * ADAMW_8BIT_BYTES)
+    narrow = gib_text(trained * ADAMW_8BIT_BYTES)
     if problem:
         return False, f"{told}; 8-bit state would be {narrow}, but does not work here: {problem}"
     return True, f"{told}: above {EIGHT_BIT_SHARE:.0%}; 8-bit state is {narrow}"
@@ -77,7 +78,3 @@ def choose_compile(times: CompileTimes | None, updates: int) -> tuple[bool, str]
     told += f" {round(times.compile_seconds / saved):,} updates of the {updates:,} to make;"
     told += f" {times.source} measured it"
     return updates * saved > times.compile_seconds, told
-
-
-def _gib(count: float) -> str:
-    return f"{count / GIB:.1f} GiB"

@@ -13,11 +13,11 @@ from app_trainer_sdk.errors import ExitCode, GpuFault, HostOutOfMemory, Internal
 from app_trainer_sdk.limits import MemoryWatch
 from app_trainer_sdk.outcome import describe_failure, outcome_document
 from app_trainer_sdk.paths import number_from_environment
+from app_trainer_sdk.quantities import MIB
 
 STALL_SECONDS = 900.0
 #: At its limit the kernel kills the whole container, this process included: the ranks go before that.
 FULL_SHARE = 0.97
-MIB = 1 << 20
 #: From the wish for stacks until they are in the log.
 DUMP_SECONDS = 1.0
 

@@ -14,12 +14,12 @@ from typing import Any
 from app_trainer_sdk import __version__
 from app_trainer_sdk.attempt.desk import Desk
 from app_trainer_sdk.callbacks.last_words import leave_last_words
-from app_trainer_sdk.console import seconds_text
 from app_trainer_sdk.errors import ExitCode
 from app_trainer_sdk.files import sha256_file, write_json
 from app_trainer_sdk.job import Job
 from app_trainer_sdk.outcome import describe_failure, outcome_document, status_of
 from app_trainer_sdk.paths import JobDirectory, number_from_environment
+from app_trainer_sdk.quantities import seconds_text
 from app_trainer_sdk.ranks import LOG_TAIL_LINES
 from app_trainer_sdk.redaction import redacted
 from app_trainer_sdk.report import write_report

@@ -26,8 +26,8 @@ from app_trainer_sdk.redaction import without_secrets
 from app_trainer_sdk.registry import find_trainer
 from app_trainer_sdk.start import START, Start
 from app_trainer_sdk.transfers.space import same_disk
-from app_trainer_sdk.transfers.weights import fetch_weights
 from app_trainer_sdk.trust.formats import refuse_untrusted
+from app_trainer_sdk.weights import fetch_weights
 
 
 @dataclasses.dataclass(frozen=True)

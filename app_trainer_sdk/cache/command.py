@@ -17,7 +17,7 @@ from app_trainer_sdk.cache.folders import Folders
 from app_trainer_sdk.cache.weights import Cache
 from app_trainer_sdk.errors import ExitCode, TrainerError
 from app_trainer_sdk.paths import cache_directory
-from app_trainer_sdk.transfers.progress import size_text
+from app_trainer_sdk.quantities import size_text
 
 DAY_SECONDS = 86_400.0
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}

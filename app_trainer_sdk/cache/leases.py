@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import final
 
 from app_trainer_sdk.files import read_json, remove_tree, write_json
-from app_trainer_sdk.transfers.owner import BEAT_SECONDS, is_alive, new_token
+from app_trainer_sdk.owner import BEAT_SECONDS, is_alive, new_token
 
 #: A lease of another machine or container holds so long without a heartbeat: a wrong guess costs a running job.
 LEASE_SECONDS = 600.0

@@ -20,8 +20,7 @@ from typing import Any, final
 
 from app_trainer_sdk.cache.leases import Leases, remove_unless
 from app_trainer_sdk.files import read_json, remove_tree, sha256_file, write_json
-from app_trainer_sdk.transfers.owner import is_alive, new_token
-from app_trainer_sdk.transfers.partial import HEARTBEAT
+from app_trainer_sdk.owner import is_owned, new_token
 
 
 @dataclass(frozen=True)
@@ -156,11 +155,9 @@ class Cache:
         for folder in self.partials.glob("*"):
             if folder.name.startswith("."):
                 continue
-            owner = folder.name.partition(".")[2]
             with contextlib.suppress(OSError):
                 age = time.time() - max(each.stat().st_mtime for each in (folder, *folder.iterdir()))
-                alive = owner and is_alive(owner, folder / HEARTBEAT)
-                if not alive and age >= older_than:
+                if age >= older_than and not is_owned(folder):
                     removed += sum(each.stat().st_blocks * 512 for each in folder.iterdir())
                     shutil.rmtree(folder)
         return removed

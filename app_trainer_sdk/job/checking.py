@@ -14,7 +14,7 @@ from app_trainer_sdk.contract_check import merged_defaults
 from app_trainer_sdk.errors import BadJob, Problem, did_you_mean, json_pointer
 from app_trainer_sdk.hyperparameters import Hyperparameters
 from app_trainer_sdk.job.document import Job
-from app_trainer_sdk.transfers.names import clash
+from app_trainer_sdk.names import clash
 
 #: How a set of weights may be named.
 PLACES = ("url", "files", "hub")

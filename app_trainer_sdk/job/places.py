@@ -10,7 +10,7 @@ import contextlib
 import re
 from urllib.parse import urlsplit
 
-from app_trainer_sdk.transfers.names import unsafe_name
+from app_trainer_sdk.names import unsafe_name
 
 #: What begins like a URL, its slashes miscounted too; one letter is a drive. ``./a:/b`` is a path all the same.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")

@@ -18,8 +18,8 @@ from app_trainer_sdk.checkpoints import FOLDER, IDENTITY, MANIFEST
 from app_trainer_sdk.files import read_json, read_lines, sha256_file, write_json
 from app_trainer_sdk.listener.desk import JOB, Desk
 from app_trainer_sdk.listener.store import Store
+from app_trainer_sdk.names import unsafe_name
 from app_trainer_sdk.transfers.grants import BATCH, Target
-from app_trainer_sdk.transfers.names import unsafe_name
 
 Answer = tuple[int, dict[str, Any]]
 DIGEST_CHARACTERS = 64

@@ -15,12 +15,13 @@ from typing import Any
 from app_trainer_sdk.choice import KNOBS
 from app_trainer_sdk.contract import SupervisedTrainer, Trainer
 from app_trainer_sdk.errors import HardwareUnfit, InternalError
-from app_trainer_sdk.gpus import GIB, Card, find_card
+from app_trainer_sdk.gpus import Card, find_card
 from app_trainer_sdk.job import Job
 from app_trainer_sdk.plan_table import ways_that_fit
 from app_trainer_sdk.planning.measured import Measured
 from app_trainer_sdk.planning.process import Ask, ask
 from app_trainer_sdk.preflight.present import present_cards
+from app_trainer_sdk.quantities import GIB
 
 PresentCards = Callable[[], Sequence[Card]]
 #: The word for planning for no card at all, whatever is there.

@@ -12,9 +12,9 @@ from typing import Any, Self
 
 from app_trainer_sdk.data_facts import LEAST_SHARED_BYTES, DataFacts
 from app_trainer_sdk.plan import DeviceFacts
+from app_trainer_sdk.quantities import MIB
 from app_trainer_sdk.values import JSON
 
-MIB = 1 << 20
 #: Processes when nothing says how many are needed; more rarely read faster, and each holds memory of its own.
 MOST_WORKERS = 4
 #: And when an update's time is known to need them.

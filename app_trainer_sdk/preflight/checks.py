@@ -13,8 +13,8 @@ from app_trainer_sdk.data_facts import LEAST_SHARED_BYTES
 from app_trainer_sdk.preflight.devices import Device
 from app_trainer_sdk.preflight.facts import REQUIRE_GPU, Disk, Facts, Needs
 from app_trainer_sdk.preflight.findings import Finding, Status
+from app_trainer_sdk.quantities import GIB, MIB
 
-GIB, MIB = 1 << 30, 1 << 20
 #: Oldest NVIDIA driver for programs built with each CUDA generation (NVIDIA, "Minor Version Compatibility").
 CUDA_DRIVERS = {11: "450", 12: "525", 13: "580"}
 #: An earlier clock was never set, and breaks TLS and signatures.

@@ -19,7 +19,6 @@ from app_trainer_sdk.attempt.given import given_job
 from app_trainer_sdk.catalog import ModelRow
 from app_trainer_sdk.environment import check_environment
 from app_trainer_sdk.errors import ExitCode, TrainerError
-from app_trainer_sdk.gpus import GIB
 from app_trainer_sdk.hyperparameters import Hyperparameters
 from app_trainer_sdk.job import Job, check_job
 from app_trainer_sdk.paths import cache_directory
@@ -29,6 +28,7 @@ from app_trainer_sdk.preflight.devices import Probe
 from app_trainer_sdk.preflight.facts import gather, needs_of, used_bytes
 from app_trainer_sdk.preflight.findings import Report, render_table
 from app_trainer_sdk.preflight.image import TorchBuild
+from app_trainer_sdk.quantities import GIB
 from app_trainer_sdk.registry import find_trainer
 from app_trainer_sdk.transfers.hosts import check_hosts
 

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, final
 
-from app_trainer_sdk.gpus import CARDS, MIB, Card
+from app_trainer_sdk.gpus import CARDS, Card
+from app_trainer_sdk.quantities import MIB
 
 Vendor = Literal["", "nvidia", "amd"]
 #: The driver and what is printed on the box differ by this much at most where both mean the same card.

@@ -23,7 +23,7 @@ from app_trainer_sdk.preflight.devices import Found, Probe
 from app_trainer_sdk.preflight.image import TorchBuild, installed_torch
 from app_trainer_sdk.preflight.present import present_devices
 from app_trainer_sdk.preflight.visible import Visible
-from app_trainer_sdk.transfers.weights import weights_to_come
+from app_trainer_sdk.weights import weights_to_come
 
 REQUIRE_GPU = PREFIX + "REQUIRE_GPU"
 

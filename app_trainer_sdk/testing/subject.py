@@ -190,7 +190,7 @@ def open_in_this_process(job: Job, folder: Path) -> tuple[Opened, Plan]:
     from app_trainer_sdk.paths import cache_directory
     from app_trainer_sdk.start import Start
     from app_trainer_sdk.training.opening import open_job, settle_plan, store_of
-    from app_trainer_sdk.transfers.weights import fetch_weights
+    from app_trainer_sdk.weights import fetch_weights
 
     _, row, _ = check_job(job, find_trainer(job.trainer))
     cache = cache_directory()

@@ -16,8 +16,7 @@ from torch._utils import ExceptionWrapper
 from app_trainer_sdk.descendants import die_with_parent
 from app_trainer_sdk.errors import HardwareUnfit, is_disk_full
 from app_trainer_sdk.limits import shared_memory
-
-MIB = 1 << 20
+from app_trainer_sdk.quantities import MIB
 
 
 def start_worker(_: int) -> None:

@@ -18,8 +18,9 @@ from typing import Any, Literal, TypeVar
 from torch import Tensor
 
 from app_trainer_sdk.errors import InternalError, StopRequested
+from app_trainer_sdk.quantities import MIB, memory_text
 from app_trainer_sdk.training.census import CENSUS, Census, Held, Scope, name_holders
-from app_trainer_sdk.training.memory import MIB, Probe, Reading, size_text
+from app_trainer_sdk.training.memory import Probe, Reading
 
 Policy = Literal["report", "warn", "raise"]
 Value = TypeVar("Value")
@@ -260,7 +261,7 @@ def _verdict(row: Row) -> str:
         more = len(survivors) - len(told)
         rest = f"; and {more} more" if more else ""
         unnamed = f"; and {_unnamed(row)}" if row.unnamed > row.tolerance else ""
-        return f"kept {size_text(total)}: {'; '.join(told)}{rest}{unnamed}"
+        return f"kept {memory_text(total)}: {'; '.join(told)}{rest}{unnamed}"
     if not row.after.allocated:
         return "unproven: no tensor that Python knows was kept, and this system does not count allocated bytes"
     return f"kept {_unnamed(row)}" if row.unnamed > row.tolerance else "released"
@@ -281,16 +282,16 @@ def _without_constants(survivors: Sequence[Held]) -> Sequence[Held]:
 def _told(held: Held) -> str:
     first = held.examples[0]
     if held.tensors == 1:
-        what, name = f"{first['dtype']} {first['shape']}, {size_text(held.bytes)}", first["path"]
+        what, name = f"{first['dtype']} {first['shape']}, {memory_text(held.bytes)}", first["path"]
     else:
-        what, name = f"{held.tensors} tensors, {size_text(held.bytes)}", held.owner
+        what, name = f"{held.tensors} tensors, {memory_text(held.bytes)}", held.owner
         what = f"{held.kind} of {what}" if held.kind else what
     graphs = f", {held.graphs} of them with autograd graphs" if held.graphs else ""
     return f"{name} ({what}{graphs})"
 
 
 def _unnamed(row: Row) -> str:
-    return f"{size_text(row.unnamed)} that no Python object owns (autograd graphs, C++ or a library)"
+    return f"{memory_text(row.unnamed)} that no Python object owns (autograd graphs, C++ or a library)"
 
 
 def _on_host(value: Any, taken: list[Any]) -> Any:

@@ -13,7 +13,8 @@ from typing import Literal, Protocol
 
 import torch
 
-MIB = 1 << 20
+from app_trainer_sdk.quantities import MIB
+
 COUNTER_TEST_BYTES = 1 << 20
 
 
@@ -165,13 +166,6 @@ def told_memory(device: torch.device) -> dict[str, int]:
         told["peak_reserved_mib"] = torch.cuda.max_memory_reserved(device) // MIB
         told["driver_mib"] = (total - free) // MIB
     return told
-
-
-def size_text(size: int) -> str:
-    """Bytes for people: ``60.0 MiB``."""
-    if abs(size) >= MIB:
-        return f"{size / MIB:,.1f} MiB"
-    return f"{size / 1024:,.1f} KiB" if abs(size) >= 1024 else f"{size} bytes"
 
 
 def _status_bytes(name: str) -> int:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from app_trainer_sdk.errors import TrainerError
-from app_trainer_sdk.gpus import GIB, MIB, Card
+from app_trainer_sdk.gpus import Card
 from app_trainer_sdk.planning.process import ask
+from app_trainer_sdk.quantities import GIB, MIB
 
 if TYPE_CHECKING:
     from app_trainer_sdk.contract import SupervisedTrainer

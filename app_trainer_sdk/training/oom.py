@@ -19,9 +19,10 @@ import torch
 
 from app_trainer_sdk.errors import ExitCode, GpuOutOfMemory, HostOutOfMemory, PeerFailed, TrainerError, origins
 from app_trainer_sdk.outcome import memory_code
+from app_trainer_sdk.quantities import memory_text
 from app_trainer_sdk.training import nearest
 from app_trainer_sdk.training.feed import LoadedWindow
-from app_trainer_sdk.training.memory import probe_for, size_text
+from app_trainer_sdk.training.memory import probe_for
 from app_trainer_sdk.training.state import SupervisedState
 from app_trainer_sdk.values import JSON, Batch
 
@@ -169,8 +170,8 @@ def refusal(
         return PeerFailed(ELSEWHERE)
     probe = probe_for(run.device)
     now = probe.read()
-    held = f"allocated {size_text(now.allocated)}, reserved {size_text(now.reserved)}"
-    held += f", peak {size_text(probe.peak())}, resident {size_text(now.resident)}"
+    held = f"allocated {memory_text(now.allocated)}, reserved {memory_text(now.reserved)}"
+    held += f", peak {memory_text(probe.peak())}, resident {memory_text(now.resident)}"
     update = f"update {state.counters.updates + 1} in phase train at microbatch {state.settings.microbatch}"
     kind = GpuOutOfMemory if shortage.code is ExitCode.GPU_OUT_OF_MEMORY else HostOutOfMemory
     return kind(

@@ -22,9 +22,9 @@ from typing import IO, Any, Literal, final
 
 from app_trainer_sdk.errors import BadData, DiskFull, is_disk_full
 from app_trainer_sdk.files import read_json, remove_tree, sha256_file, write_json
-from app_trainer_sdk.transfers.names import unsafe_name
-from app_trainer_sdk.transfers.owner import boot_id
-from app_trainer_sdk.transfers.progress import size_text
+from app_trainer_sdk.names import unsafe_name
+from app_trainer_sdk.owner import boot_id
+from app_trainer_sdk.quantities import size_text
 from app_trainer_sdk.transfers.space import free_bytes
 
 Kind = Literal["zip", "tar"]

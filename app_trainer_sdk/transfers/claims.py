@@ -12,8 +12,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from app_trainer_sdk.transfers.owner import is_alive, new_token
-from app_trainer_sdk.transfers.partial import HEARTBEAT, Partial
+from app_trainer_sdk.owner import HEARTBEAT, is_owned, new_token
+from app_trainer_sdk.transfers.partial import Partial
 from app_trainer_sdk.transfers.pauses import Clock
 
 LOOK_SECONDS = 0.25
@@ -41,7 +41,7 @@ def claim(
     while not ready():
         check()
         owners = sorted(partials.glob(f"{key}.*"))
-        dead = [each for each in owners if not is_alive(each.name.partition(".")[2], each / HEARTBEAT)]
+        dead = [each for each in owners if not is_owned(each)]
         if len(owners) > len(dead):
             waiting()
             clock.wait(never, LOOK_SECONDS)

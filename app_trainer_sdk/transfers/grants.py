@@ -23,15 +23,17 @@ import base64
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, final
+from typing import TYPE_CHECKING, Any, Protocol, final
 
-from app_trainer_sdk.callbacks.credentials import Credentials
 from app_trainer_sdk.errors import Fenced, StopRequested, UploadFailed, json_pointer
 from app_trainer_sdk.redaction import shown_url
 from app_trainer_sdk.transfers.answers import refusal
 from app_trainer_sdk.transfers.faults import Fault
 from app_trainer_sdk.transfers.outgoing import Outgoing, Part
 from app_trainer_sdk.transfers.web import Web
+
+if TYPE_CHECKING:
+    from app_trainer_sdk.callbacks.credentials import Credentials
 
 ANSWER_BYTES = 1 << 20
 #: Parts that are granted at once: what is granted and not sent soon only expires.

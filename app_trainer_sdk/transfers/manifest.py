@@ -19,10 +19,10 @@ from pydantic import ValidationError
 from app_trainer_sdk.errors import BadJob, InputMissing, TrainerError
 from app_trainer_sdk.files import sha256_file
 from app_trainer_sdk.job import WeightsReference
+from app_trainer_sdk.names import unsafe_name
 from app_trainer_sdk.redaction import shown_url
 from app_trainer_sdk.transfers.answers import ask, check_part
 from app_trainer_sdk.transfers.faults import Fault
-from app_trainer_sdk.transfers.names import unsafe_name
 from app_trainer_sdk.transfers.reading import pieces_of
 from app_trainer_sdk.transfers.tools import Tools
 from app_trainer_sdk.validation import explain

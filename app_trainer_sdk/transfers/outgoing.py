@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from app_trainer_sdk.errors import UploadFailed
-from app_trainer_sdk.transfers.wanted import MIB
+from app_trainer_sdk.quantities import MIB
 
 #: What an upload is part of: what is handed over, a checkpoint, or the run's own rows.
 Kind = Literal["artifact", "checkpoint", "rows"]

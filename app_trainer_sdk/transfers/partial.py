@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any, final
 
 from app_trainer_sdk.files import json_bytes, read_json, remove_tree, sync_directory, sync_file
+from app_trainer_sdk.owner import BEAT_SECONDS, HEARTBEAT, boot_id
 from app_trainer_sdk.transfers.faults import Abandoned
-from app_trainer_sdk.transfers.owner import BEAT_SECONDS, boot_id
 from app_trainer_sdk.transfers.space import free_bytes
 
-HEARTBEAT, DATA, STATE, POSITIONS, WRONG = "heartbeat", "data", "state.json", "positions", "wrong"
+DATA, STATE, POSITIONS, WRONG = "data", "state.json", "positions", "wrong"
 _POSITION = struct.Struct("<Q")
 
 

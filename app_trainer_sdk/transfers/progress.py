@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, final
 from urllib.parse import urlsplit
 
-from app_trainer_sdk.console import seconds_text
+from app_trainer_sdk.quantities import seconds_text, size_text
 
 #: The rate that is shown is that of the last seconds.
 WINDOW_SECONDS = 10.0
@@ -124,12 +124,3 @@ class Meter:
             if self._total > done:
                 words.append(f"{seconds_text((self._total - done) / rate)} left")
         return "  ".join([*words, *([f"from {self._mirror}"] if self._mirror else [])]), done
-
-
-def size_text(size: float) -> str:
-    """``512 B``, ``3.4 MB``, ``12.0 GB``: decimal units, as networks are sold."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000 or unit == "GB":
-            break
-        size /= 1000
-    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"

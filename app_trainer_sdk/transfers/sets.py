@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from app_trainer_sdk.cache.weights import Cache
+from app_trainer_sdk.quantities import MIB
 from app_trainer_sdk.transfers.addresses import HostRefused
 from app_trainer_sdk.transfers.download import Check, Destination, download
 from app_trainer_sdk.transfers.faults import Fault
@@ -21,7 +22,7 @@ from app_trainer_sdk.transfers.progress import Meter, ProgressListener
 from app_trainer_sdk.transfers.requests import ask_mirror
 from app_trainer_sdk.transfers.space import check_space, free_bytes
 from app_trainer_sdk.transfers.tools import Tools
-from app_trainer_sdk.transfers.wanted import MIB, Wanted
+from app_trainer_sdk.transfers.wanted import Wanted
 
 #: Files up to this size come first and together, each over one connection: configuration, tokenizer, index.
 SMALL_BYTES = 8 * MIB

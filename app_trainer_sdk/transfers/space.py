@@ -8,7 +8,7 @@ from pathlib import Path
 
 from app_trainer_sdk.errors import DiskFull
 from app_trainer_sdk.paths import PREFIX
-from app_trainer_sdk.transfers.progress import size_text
+from app_trainer_sdk.quantities import size_text
 
 #: Kept free beyond what is counted: file systems slow down and fail before the last byte.
 RESERVE_SHARE = 0.02

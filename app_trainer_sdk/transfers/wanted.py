@@ -9,9 +9,9 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from app_trainer_sdk.quantities import MIB
 from app_trainer_sdk.redaction import shown_url
 
-MIB = 1 << 20
 #: Files of this size and more get parts of at most 32 MiB instead of 16.
 LARGE_BYTES = 8 << 30
 #: Smaller parts would spend their time waiting for answers.

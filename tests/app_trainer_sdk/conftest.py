@@ -20,6 +20,7 @@ from typing import Any
 import psutil
 import pytest
 from loopback import Loopback, Received
+from lying_server import LyingServer
 
 TOY = {"trainer": "app_trainer_sdk.testing.toys:ToyTrainer", "model": "toy-mlp"}
 
@@ -90,6 +91,20 @@ def serve() -> Iterator[Callable[..., Loopback]]:
         server.released.set()
         server.shutdown()
         server.server_close()
+
+
+@pytest.fixture
+def serve_body() -> Iterator[Callable[..., LyingServer]]:
+    """Servers of one body each, for downloads; they lie as they are told to."""
+    servers: list[LyingServer] = []
+
+    def start(body: bytes, *script: str, **said: Any) -> LyingServer:
+        servers.append(LyingServer(body, script, **said))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.end()
 
 
 @dataclass

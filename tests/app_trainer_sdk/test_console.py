@@ -7,9 +7,7 @@ import os
 import pty
 from typing import Any
 
-import pytest
-
-from app_trainer_sdk.console import Console, bar, progress_text, seconds_text
+from app_trainer_sdk.console import Console, bar, progress_text
 
 
 class Terminal(io.StringIO):
@@ -47,15 +45,6 @@ def test_progress_has_update_loss_rate_and_time_left():
         == "update 12/60  loss 4.213  4 s/update"
     )
     assert progress_text({"step": 1, "total": 2, "metrics": {"loss": None}}) == "update 1/2  loss not finite"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0, "0 s"), (7.4, "7 s"), (59.6, "1 min 0 s"), (200, "3 min 20 s"), (7500, "2 h 5 min")],
-)
-def test_seconds_for_people(seconds: float, text: str):
-    """Two units at most."""
-    assert text == seconds_text(seconds)
 
 
 def test_the_bar_has_one_width():

@@ -9,8 +9,8 @@ import pytest
 
 from app_trainer_sdk.catalog import read_floors
 from app_trainer_sdk.floors import FLOOR_CARD, floor_document, floor_job, floors_digest, main
-from app_trainer_sdk.gpus import GIB, MIB
 from app_trainer_sdk.job import check_job
+from app_trainer_sdk.quantities import GIB, MIB
 from app_trainer_sdk.testing.toys import ToyTrainer
 
 TOY = "app_trainer_sdk.testing.toys:ToyTrainer"

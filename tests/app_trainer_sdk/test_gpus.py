@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from app_trainer_sdk.errors import BadJob
-from app_trainer_sdk.gpus import CARDS, GIB, find_card
+from app_trainer_sdk.gpus import CARDS, find_card
+from app_trainer_sdk.quantities import GIB
 
 
 @pytest.mark.parametrize(

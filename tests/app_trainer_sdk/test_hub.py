@@ -20,7 +20,7 @@ import json, sys
 from pathlib import Path
 from app_trainer_sdk.catalog import ModelRow, WeightSource
 from app_trainer_sdk.errors import TrainerError
-from app_trainer_sdk.transfers.weights import fetch_weights
+from app_trainer_sdk.weights import fetch_weights
 from app_trainer_sdk.job import read_job
 row = ModelRow("m", "M", 1, weights={"base": WeightSource(revision="r1", hub="a/b")})
 try:
@@ -50,7 +50,7 @@ def ask(url: str, cache: Path) -> str:
 def mirror(url: str, cache: Path, *more: str) -> str:
     """What the command prints, in a process of its own."""
     told = {**os.environ, "HF_ENDPOINT": url, "APP_TRAINER_CACHE_DIR": str(cache)}
-    command = [sys.executable, "-m", "app_trainer_sdk.transfers.mirror_command", "a/b@r1"]
+    command = [sys.executable, "-m", "app_trainer_sdk.mirror_command", "a/b@r1"]
     command += ["--base-url", "https://bucket.example/w", *more]
     return subprocess.run(command, env=told, capture_output=True, text=True, check=True, timeout=60).stdout
 

@@ -27,7 +27,7 @@ from app_trainer_sdk.errors import (
 )
 from app_trainer_sdk.inputs import fetch, fetch_inputs, local_path
 from app_trainer_sdk.job import ArchiveLimits, FileReference, read_job
-from app_trainer_sdk.transfers.weights import fetch_weights
+from app_trainer_sdk.weights import fetch_weights
 
 BODY = bytes(range(256)) * 5000
 SHA256 = hashlib.sha256(BODY).hexdigest()

@@ -9,10 +9,11 @@ import pytest
 
 from app_trainer_sdk.contract import Trainer
 from app_trainer_sdk.errors import BadJob, HardwareUnfit, InternalError
-from app_trainer_sdk.gpus import GIB, Card, find_card
+from app_trainer_sdk.gpus import Card, find_card
 from app_trainer_sdk.job import Job
 from app_trainer_sdk.planning.fit import cards_to_plan_for, fit_to_cards, room_for_checkpoints
 from app_trainer_sdk.preflight.present import present_cards
+from app_trainer_sdk.quantities import GIB
 from app_trainer_sdk.testing.toys import ToyTrainer
 
 JOB = Job.model_validate({"trainer": "app_trainer_sdk.testing.toys:ToyTrainer", "model": "toy-mlp"})

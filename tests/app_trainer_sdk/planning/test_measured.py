@@ -10,10 +10,11 @@ import pytest
 
 from app_trainer_sdk.choice import Candidate
 from app_trainer_sdk.errors import BadJob
-from app_trainer_sdk.gpus import MIB, find_card
+from app_trainer_sdk.gpus import find_card
 from app_trainer_sdk.hyperparameters import Hyperparameters
 from app_trainer_sdk.job import Job
 from app_trainer_sdk.planning.measured import Measured, find_measured, read_measured
+from app_trainer_sdk.quantities import MIB
 from app_trainer_sdk.testing.toys import ToyTrainer
 
 L4, L40S, H200 = find_card("L4"), find_card("L40S"), find_card("H200")

@@ -14,11 +14,12 @@ import pytest
 from app_trainer_sdk.attempt.preparation import Wishes, _foresee
 from app_trainer_sdk.errors import HardwareUnfit
 from app_trainer_sdk.files import write_json
-from app_trainer_sdk.gpus import GIB, find_card
+from app_trainer_sdk.gpus import find_card
 from app_trainer_sdk.job import Job
 from app_trainer_sdk.plan import Effective, Plan
 from app_trainer_sdk.planning.fit import Foresight, cards_to_plan_for
 from app_trainer_sdk.planning.resumed import refuse_too_small_cards
+from app_trainer_sdk.quantities import GIB
 from app_trainer_sdk.testing.toys import ToyTrainer
 
 JOB = Job.model_validate({"trainer": "app_trainer_sdk.testing.toys:ToyTrainer", "model": "toy-mlp"})

@@ -13,8 +13,9 @@ from torch import nn
 from torch_helpers import StillProbe
 
 from app_trainer_sdk.errors import InternalError, StopRequested
+from app_trainer_sdk.quantities import MIB
 from app_trainer_sdk.training.ledger import COLD_TOLERANCE_BYTES, WARM_TOLERANCE_BYTES, Ledger
-from app_trainer_sdk.training.memory import MIB, CpuProbe
+from app_trainer_sdk.training.memory import CpuProbe
 
 MORE = COLD_TOLERANCE_BYTES + MIB
 CACHE = {}

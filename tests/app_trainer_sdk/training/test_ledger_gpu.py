@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from app_trainer_sdk.quantities import MIB
 from app_trainer_sdk.training.ledger import Ledger
-from app_trainer_sdk.training.memory import MIB, CudaProbe
+from app_trainer_sdk.training.memory import CudaProbe
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 KEPT = {}

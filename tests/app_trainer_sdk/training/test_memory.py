@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch_helpers import CPU
 
-from app_trainer_sdk.training.memory import MIB, CpuProbe, probe_for, size_text
+from app_trainer_sdk.quantities import MIB
+from app_trainer_sdk.training.memory import CpuProbe, probe_for
 
 
 def test_the_probe_of_this_process():
@@ -47,8 +48,3 @@ def test_an_allocator_that_does_not_count(monkeypatch):
 
     assert probe.read().allocated == 0
     assert probe.read().resident > 0
-
-
-def test_sizes_for_people():
-    """Bytes, KiB and MiB."""
-    assert [size_text(size) for size in (3, 2048, 60 * MIB)] == ["3 bytes", "2.0 KiB", "60.0 MiB"]

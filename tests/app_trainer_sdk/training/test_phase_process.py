@@ -12,7 +12,8 @@ from phase_toys import GIB, Apart, kept
 from torch_helpers import open_training
 
 from app_trainer_sdk.errors import BadData, InternalError, StopRequested
-from app_trainer_sdk.training.memory import MIB, CpuProbe
+from app_trainer_sdk.quantities import MIB
+from app_trainer_sdk.training.memory import CpuProbe
 from app_trainer_sdk.training.phase_process import work_in_own_process
 from app_trainer_sdk.training.phases import work_here
 

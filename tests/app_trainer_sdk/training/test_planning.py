@@ -13,9 +13,10 @@ from torch import nn
 from torch_helpers import make_trainer, squares
 
 from app_trainer_sdk.choice import Candidate
-from app_trainer_sdk.gpus import GIB, Card, find_card
+from app_trainer_sdk.gpus import Card, find_card
 from app_trainer_sdk.hyperparameters import Hyperparameters
 from app_trainer_sdk.job import Job
+from app_trainer_sdk.quantities import GIB
 from app_trainer_sdk.training.planning import answer
 from app_trainer_sdk.values import Modules
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from claimed import owned, take
 
+from app_trainer_sdk.owner import EXPIRES_SECONDS
 from app_trainer_sdk.transfers import partial as module
 from app_trainer_sdk.transfers.claims import claim
-from app_trainer_sdk.transfers.owner import EXPIRES_SECONDS
 from app_trainer_sdk.transfers.partial import Lost, State
 from app_trainer_sdk.transfers.pauses import RealClock
 

@@ -30,8 +30,8 @@ from app_trainer_sdk.errors import (
     StopRequested,
     TrainerError,
 )
+from app_trainer_sdk.owner import boot_id
 from app_trainer_sdk.transfers.download import Destination, download
-from app_trainer_sdk.transfers.owner import boot_id
 from app_trainer_sdk.transfers.progress import Meter, NoListener
 from app_trainer_sdk.transfers.sets import fetch_files
 from app_trainer_sdk.transfers.tools import Tools

@@ -6,7 +6,7 @@ import io
 from typing import Any
 
 from app_trainer_sdk.console import Console
-from app_trainer_sdk.transfers.progress import Meter, size_text
+from app_trainer_sdk.transfers.progress import Meter
 
 
 class Told:
@@ -60,13 +60,6 @@ def test_a_wait_is_told():
     Meter("weights base", total=10, told=told, now=lambda: 0.0).show("waiting for the process that fetches f")
 
     assert told.texts == [("weights base: 0 B of 10 B  waiting for the process that fetches f", 0, 10)]
-
-
-def test_sizes_are_shown_as_networks_are_sold():
-    """Decimal units."""
-    assert [size_text(each) for each in (0, 999, 1000, 3_400_000, 12e9, 5e12)] == [
-        "0 B", "999 B", "1.0 kB", "3.4 MB", "12.0 GB", "5000.0 GB",
-    ]  # fmt: skip
 
 
 def test_the_console_shows_a_transfer():

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from app_trainer_sdk.quantities import MIB
 from app_trainer_sdk.transfers.partial import part_lengths
-from app_trainer_sdk.transfers.wanted import MIB, Patience, Wanted
+from app_trainer_sdk.transfers.wanted import Patience, Wanted
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ import secrets
 import time
 from pathlib import Path
 
+#: What the owner of a folder touches in it.
+HEARTBEAT = "heartbeat"
 BEAT_SECONDS = 2.0
 #: A claim whose heartbeat is older belongs to nobody, when its owner cannot be looked up here: after a crash in
 #: another container the next start waits so long at most. Network file systems show a beat up to about 3 s
@@ -29,6 +31,12 @@ def new_token() -> str:
     """A name for this process as an owner, unique for each claim: ``boot-namespace-pid-start-random``."""
     pid = os.getpid()
     return "-".join([_machine(), _namespace(), str(pid), _started(pid), secrets.token_hex(4)])
+
+
+def is_owned(folder: Path) -> bool:
+    """Whether a folder has a living owner: it was named ``<what>.<token>`` by who took it."""
+    token = folder.name.partition(".")[2]
+    return bool(token) and is_alive(token, folder / HEARTBEAT)
 
 
 def is_alive(token: str, heartbeat: Path, *, expires: float = EXPIRES_SECONDS) -> bool:

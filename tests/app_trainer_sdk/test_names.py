@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app_trainer_sdk.transfers.names import clash, unsafe_name
+from app_trainer_sdk.names import clash, unsafe_name
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from lying_server import LyingServer, body_of
 
 from app_trainer_sdk.job import read_job
-from app_trainer_sdk.transfers.mirror_command import main
+from app_trainer_sdk.mirror_command import main
 
 
 @pytest.fixture

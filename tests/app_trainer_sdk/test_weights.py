@@ -17,7 +17,7 @@ from app_trainer_sdk import ModelRow, WeightSource
 from app_trainer_sdk.cache.command import main as prune_cache
 from app_trainer_sdk.errors import BadJob, DependencyUnavailable, InputMissing, StopRequested
 from app_trainer_sdk.job import read_job
-from app_trainer_sdk.transfers.weights import fetch_weights, weights_to_come
+from app_trainer_sdk.weights import fetch_weights, weights_to_come
 
 BODY = bytes(range(256)) * 5000
 SHA256 = hashlib.sha256(BODY).hexdigest()
@@ -185,7 +185,7 @@ import json, sys
 from pathlib import Path
 from app_trainer_sdk import ModelRow
 from app_trainer_sdk.job import read_job
-from app_trainer_sdk.transfers.weights import fetch_weights
+from app_trainer_sdk.weights import fetch_weights
 job = read_job({"trainer": "t", "model": "m", "weights": {"base": {"files": json.loads(sys.argv[2])}}})
 paths, _ = fetch_weights(job, ModelRow("m", "M", 1), Path(sys.argv[1]), lambda: None)
 print(paths["base"], flush=True)
