@@ -7,6 +7,7 @@ again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from app_trainer_sdk.data_facts import (
@@ -70,47 +71,47 @@ def resolve_plan(
     chosen = {name: knob for name, knob in (chosen or {}).items() if getattr(settings, name) == "auto"}
     batch = split_update(settings, replicas, data, chosen)
     micro, steps, total = (_number(batch[name]) for name in BATCH)
-    refuse_impossible_order(settings, data, replicas)
-    groups = groups_of_batches(settings, trainer, data)
-    per_epoch = _windows(data, total, groups)
-    length = _duration(settings, per_epoch)
-    updates = _number(length["updates"])
-    own = _cadence(settings, updates) | _reading(settings, data, device, replicas)
-    own |= _machine(settings, device, updates, trained_parameters(method, parameters), compile_times)
-    decided = {name: knob for name, knob in chosen.items() if name not in BATCH}
-    knobs = batch | length | own | decided
+    length = _length(settings, trainer, data, replicas, total)
+    knobs = batch | length.knobs
+    knobs |= _cadence(settings, length.updates) | _reading(settings, data, device, replicas)
+    knobs |= _machine(settings, device, length.updates, trained_parameters(method, parameters), compile_times)
+    knobs |= {name: knob for name, knob in chosen.items() if name not in BATCH}
     _refuse_impossible_state(knobs["optim_8bit"], device)
     knobs |= _said(settings, asked or {}, knobs)
     threads, why_threads = cores_of_a_rank(device.cores, device.cores_why, replicas)
     return Plan(
-        trainer=trainer, trainer_version=trainer_version, model=model, method=method, updates=updates,
-        examples_per_update=total, examples_seen=_examples_seen(settings, updates, total, data, groups),
-        rows=data.rows, updates_per_epoch=per_epoch, replicas=replicas,
-        threads=threads, threads_why=why_threads,
+        trainer=trainer, trainer_version=trainer_version, model=model, method=method, updates=length.updates,
+        examples_per_update=total, examples_seen=length.examples_seen, rows=data.rows,
+        updates_per_epoch=length.updates_per_epoch, replicas=replicas, threads=threads, threads_why=why_threads,
         precision=str(knobs["mixed_precision"].effective), device=f"{device.kind}: {device.name}",
         batch=batch_equation(micro, steps, replicas) + " examples per update",
         settings=dict(sorted(knobs.items())), stream=data.stream, fit=dict(fit or {}),
     )  # fmt: skip
 
 
-def _said(
-    settings: Hyperparameters, asked: Mapping[str, Any], knobs: Mapping[str, Effective]
-) -> dict[str, Effective]:
-    """Every setting that has a value: the job's word, or a default."""
-    return {
-        name: Effective(
-            value,
-            knobs[name].effective if name in knobs else value,
-            "asked for" if name in asked else "default",
-        )
-        for name, value in settings.model_dump(mode="json").items()
-        if value != "auto"
-    }
-
-
 def _number(knob: Effective) -> int:
     assert isinstance(knob.effective, int)
     return knob.effective
+
+
+@dataclass(frozen=True)
+class _Length:
+    """How long a run is, and the knobs that say so."""
+
+    updates: int
+    updates_per_epoch: int | None
+    examples_seen: int
+    knobs: dict[str, Effective]
+
+
+def _length(settings: Hyperparameters, trainer: str, data: DataFacts, replicas: int, total: int) -> _Length:
+    """From the order that rows are read in, and the windows of ``total`` rows that they make."""
+    refuse_impossible_order(settings, data, replicas)
+    groups = groups_of_batches(settings, trainer, data)
+    per_epoch = _windows(data, total, groups)
+    knobs = _duration(settings, per_epoch)
+    updates = _number(knobs["updates"])
+    return _Length(updates, per_epoch, _examples_seen(settings, updates, total, data, groups), knobs)
 
 
 def _windows(data: DataFacts, total: int, groups: Sequence[int]) -> int | None:
@@ -141,6 +142,14 @@ def _duration(settings: Hyperparameters, per_epoch: int | None) -> dict[str, Eff
     why = "the default, since neither updates nor epochs is given" if settings.epochs == "auto" else "asked for"
     updates = Effective("auto", epochs * per_epoch, f"{epochs} epochs × {per_epoch} updates")
     return {"epochs": Effective(settings.epochs, epochs, why), "updates": updates}
+
+
+def _examples_seen(
+    settings: Hyperparameters, updates: int, total: int, data: DataFacts, groups: Sequence[int]
+) -> int:
+    if data.rows is None:
+        return updates * total
+    return examples_seen(updates, data.rows, total, data.minimum_rows, groups=groups, seed=settings.seed)
 
 
 def _cadence(settings: Hyperparameters, updates: int) -> dict[str, Effective]:
@@ -194,16 +203,6 @@ def _precision(settings: Hyperparameters, device: DeviceFacts) -> Effective:
     return Effective(asked, "fp16", f"{device.name} has no bf16 arithmetic: fp16 with a loss scale")
 
 
-def _refuse_impossible_state(knob: Effective, device: DeviceFacts) -> None:
-    problem = device.eight_bit_problem
-    if knob.effective is True and problem:
-        raise HardwareUnfit(
-            f"a step of 8-bit AdamW on {device.name} does not work: {problem}",
-            expected="bitsandbytes and a device it supports",
-            setting="/hyperparameters/optim_8bit to 'auto' or false",
-        )
-
-
 def _eight_bit(settings: Hyperparameters, device: DeviceFacts, trained: int | None) -> Effective:
     problem = device.eight_bit_problem
     choice = choose_eight_bit(
@@ -217,9 +216,26 @@ def _choose(settings: Hyperparameters, name: str, value: JSON, why: str) -> Effe
     return Effective(asked, value, why) if asked == "auto" else Effective(asked, asked, "asked for")
 
 
-def _examples_seen(
-    settings: Hyperparameters, updates: int, total: int, data: DataFacts, groups: Sequence[int]
-) -> int:
-    if data.rows is None:
-        return updates * total
-    return examples_seen(updates, data.rows, total, data.minimum_rows, groups=groups, seed=settings.seed)
+def _refuse_impossible_state(knob: Effective, device: DeviceFacts) -> None:
+    problem = device.eight_bit_problem
+    if knob.effective is True and problem:
+        raise HardwareUnfit(
+            f"a step of 8-bit AdamW on {device.name} does not work: {problem}",
+            expected="bitsandbytes and a device it supports",
+            setting="/hyperparameters/optim_8bit to 'auto' or false",
+        )
+
+
+def _said(
+    settings: Hyperparameters, asked: Mapping[str, Any], knobs: Mapping[str, Effective]
+) -> dict[str, Effective]:
+    """Every setting that has a value: the job's word, or a default."""
+    return {
+        name: Effective(
+            value,
+            knobs[name].effective if name in knobs else value,
+            "asked for" if name in asked else "default",
+        )
+        for name, value in settings.model_dump(mode="json").items()
+        if value != "auto"
+    }

@@ -28,8 +28,9 @@ from app_trainer_sdk.files import (
     write_json,
 )
 from app_trainer_sdk.training.feature_store import damaged_items
-from app_trainer_sdk.training.ledger import Ledger, Row
+from app_trainer_sdk.training.ledger import Ledger
 from app_trainer_sdk.training.phase_process import work_in_own_process
+from app_trainer_sdk.training.phase_row import Row
 from app_trainer_sdk.training.randomness import CPU, global_seeds
 from app_trainer_sdk.values import JSON, Part, Phase
 

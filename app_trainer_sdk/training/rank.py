@@ -38,12 +38,13 @@ from app_trainer_sdk.training.ema import averaged
 from app_trainer_sdk.training.environment import describe_environment
 from app_trainer_sdk.training.finished import pick_for_export
 from app_trainer_sdk.training.handover import ask_again, export_artifacts
-from app_trainer_sdk.training.ledger import Ledger, Policy, Row
+from app_trainer_sdk.training.ledger import Ledger, Policy
 from app_trainer_sdk.training.meeting import ending, local_rank, meet
 from app_trainer_sdk.training.memory import probe_for
 from app_trainer_sdk.training.metrics import append_line
 from app_trainer_sdk.training.opening import Opened, identity_of, open_job, prepare, settle_plan, store_of
 from app_trainer_sdk.training.optimizer_state import described
+from app_trainer_sdk.training.phase_row import Row
 from app_trainer_sdk.training.qualify import qualify_in_process, refuse_unqualified
 from app_trainer_sdk.training.rank_signals import end_process, leave_with_children, settle_signals
 from app_trainer_sdk.training.reading_plan import settle_reading
