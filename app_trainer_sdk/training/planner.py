@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 from app_trainer_sdk.choice import (
@@ -53,17 +52,14 @@ class Planner:
         replicas: data-parallel ranks, one card each.
         eight_bit_problem: why 8-bit state cannot be had; empty while nothing is known against it.
         measured: what a pilot of the job measured, if there was one.
-        beside: another process to rehearse in.
 
     Raises:
         BadJob: the job asks what its trainer does not have, or the trainer's memory cannot be predicted.
     """
 
     def __init__(
-        self, job: Job, *, replicas: int = 1, eight_bit_problem: str = "", measured: Measured | None = None,
-        beside: ProcessPoolExecutor | None = None,
-    ) -> None:  # fmt: skip
-        self._beside = beside
+        self, job: Job, *, replicas: int = 1, eight_bit_problem: str = "", measured: Measured | None = None
+    ) -> None:
         self._measured = measured
         self._eight_bit_problem = eight_bit_problem
         self._replicas = replicas
@@ -85,7 +81,7 @@ class Planner:
 
     @functools.cached_property
     def _ways(self) -> Ways:
-        return Ways(self._trainer, self.size, functools.partial(self._runs.run, self._plan), self._beside)
+        return Ways(self._trainer, self.size, functools.partial(self._runs.run, self._plan))
 
     def facts(self) -> dict[str, Any]:
         """What does not depend on the card."""

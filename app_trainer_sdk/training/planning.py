@@ -11,7 +11,6 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from app_trainer_sdk.contract import Trainer
@@ -28,19 +27,13 @@ if TYPE_CHECKING:
     from app_trainer_sdk.training.planner import Planner
 
 
-def answer(
-    request: Mapping[str, Any],
-    *,
-    settled: Callable[[], None] = lambda: None,
-    beside: ProcessPoolExecutor | None = None,
-) -> dict[str, Any]:
+def answer(request: Mapping[str, Any], *, settled: Callable[[], None] = lambda: None) -> dict[str, Any]:
     """Plan ``request["job"]`` on each of ``request["cards"]`` for ``request["replicas"]`` ranks.
 
     With ``request["nearest"]`` only what fits the first of them, where the job as it is did not.
     With ``request["here"]`` the cards are those of this machine, and 8-bit state is tried before it is chosen.
     ``request["measured"]`` is what a pilot measured. Or tell the floors of ``request["trainer"]``, when that is
-    asked. ``settled`` is called once all is imported and before anything is rehearsed, ``beside`` is another
-    process to rehearse in.
+    asked. ``settled`` is called once all is imported and before anything is rehearsed.
     """
     started = time.perf_counter()
     try:
@@ -48,7 +41,7 @@ def answer(
             return floors_of(find_trainer(request["trainer"]))
         job, replicas = Job.model_validate(request["job"]), request["replicas"]
         measured = Measured(**request["measured"]) if request.get("measured") else None
-        planner = _planner(job, replicas=replicas, measured=measured, beside=beside)
+        planner = _planner(job, replicas=replicas, measured=measured)
         _ = planner.size  # the trainer's own imports
         settled()
         if request.get("nearest"):
@@ -56,9 +49,7 @@ def answer(
         cards = [Card(**card) for card in request["cards"]]
         plans = [_on(planner, card, alone=len(cards) == 1) for card in cards]
         if request.get("here") and (problem := _state_problem(plans)):
-            planner = _planner(
-                job, replicas=replicas, eight_bit_problem=problem, measured=measured, beside=beside
-            )
+            planner = _planner(job, replicas=replicas, eight_bit_problem=problem, measured=measured)
             plans = [planner.on(card) for card in cards]
         return {**planner.facts(), "cards": plans, "seconds": round(time.perf_counter() - started, 3)}
     except TrainerError as error:
@@ -117,8 +108,8 @@ def _floor(trainer: type[Trainer], model: str, method: str) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read a request, write its answer."""
     gc.disable()  # torch and transformers make a million objects, and looking through them takes a second
-    with second_process() as beside:
-        json.dump(answer(json.load(sys.stdin), settled=_settle, beside=beside), sys.stdout)
+    with second_process():
+        json.dump(answer(json.load(sys.stdin), settled=_settle), sys.stdout)
     return 0
 
 
@@ -129,14 +120,11 @@ def _settle() -> None:
 
 
 def _planner(
-    job: Job, *, replicas: int = 1, eight_bit_problem: str = "", measured: Measured | None = None,
-    beside: ProcessPoolExecutor | None = None,
-) -> Planner:  # fmt: skip
+    job: Job, *, replicas: int = 1, eight_bit_problem: str = "", measured: Measured | None = None
+) -> Planner:
     from app_trainer_sdk.training.planner import Planner  # here, so that torch is imported after main() began
 
-    return Planner(
-        job, replicas=replicas, eight_bit_problem=eight_bit_problem, measured=measured, beside=beside
-    )
+    return Planner(job, replicas=replicas, eight_bit_problem=eight_bit_problem, measured=measured)
 
 
 if __name__ == "__main__":

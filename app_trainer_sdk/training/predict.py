@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -96,7 +95,7 @@ class Prediction:
 
 def predict(
     trainer: SupervisedTrainer, run: Run, *, kind: str = "cpu", size: Size | None = None,
-    updates: int = UPDATES, beside: ProcessPoolExecutor | None = None,
+    updates: int = UPDATES,
 ) -> Prediction:  # fmt: skip
     """Predict the memory of a resolved configuration.
 
@@ -106,7 +105,6 @@ def predict(
         kind: the type of device that is planned for.
         size: of the whole model, when it is known already.
         updates: how many are rehearsed; 0 predicts the forward pass alone.
-        beside: another process, which takes every second rehearsal.
     """
     size = size or Size.of(build_shapes(trainer, run))
     whole = not trainer.depth_setting or size.blocks <= WHOLE
@@ -114,9 +112,7 @@ def predict(
         return _prediction([dry_run(trainer, run, kind=kind, updates=updates)], size, kind)
     rehearse = functools.partial(dry_run, trainer, kind=kind, updates=updates)
     two, three = (_shortened(trainer, run, depth) for depth in (2, 3))
-    return _prediction(
-        both(beside, functools.partial(rehearse, two), functools.partial(rehearse, three)), size, kind
-    )
+    return _prediction(both(functools.partial(rehearse, two), functools.partial(rehearse, three)), size, kind)
 
 
 def with_residual(prediction: Prediction, trainer: SupervisedTrainer, run: Run) -> Prediction:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Mapping
-from concurrent.futures import ProcessPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
 from app_trainer_sdk.choice import Candidate
@@ -36,14 +35,10 @@ class Ways:
         trainer: the trainer.
         size: of the whole model.
         run: the handle of a way, every setting decided.
-        beside: another process to rehearse in.
     """
 
-    def __init__(
-        self, trainer: SupervisedTrainer, size: Size, run: Callable[[Candidate], Run],
-        beside: ProcessPoolExecutor | None = None,
-    ) -> None:  # fmt: skip
-        self._trainer, self._size, self._run, self._beside = trainer, size, run, beside
+    def __init__(self, trainer: SupervisedTrainer, size: Size, run: Callable[[Candidate], Run]) -> None:
+        self._trainer, self._size, self._run = trainer, size, run
         self._known: dict[Candidate, Prediction] = {}
         self._phases: dict[str, Mapping[str, Held]] = {}
 
@@ -110,9 +105,7 @@ class Ways:
         return None
 
     def _rehearsed(self, way: Candidate) -> Prediction:
-        return self._without_data(
-            lambda: predict(self._trainer, self._run(way), kind="cuda", size=self._size, beside=self._beside)
-        )
+        return self._without_data(lambda: predict(self._trainer, self._run(way), kind="cuda", size=self._size))
 
     def _without_data(self, rehearse: Callable[[], T]) -> T:
         try:

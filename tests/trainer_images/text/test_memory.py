@@ -104,8 +104,8 @@ def test_a_second_process_moves_no_byte(plan_run):
     """What is rehearsed beside this process is what would be rehearsed in it, also at its first 8-bit step."""
     run = plan_run(method="full", keep_layers=0, optim_8bit=True)
 
-    with second_process(2) as beside:
-        predicted = predict(TextTrainer(), run, beside=beside)
+    with second_process(2):
+        predicted = predict(TextTrainer(), run)
 
     assert predicted == predict(TextTrainer(), run)
 
