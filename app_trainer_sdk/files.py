@@ -99,6 +99,15 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_bytes())
 
 
+def json_object(body: bytes) -> dict[str, Any]:
+    """What somebody else sent, when it is a JSON object; empty for anything else."""
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The whole lines of a JSON-lines file, none when it is not there; what a kill cut off is passed over."""
     if not path.exists():

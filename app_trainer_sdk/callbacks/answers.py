@@ -6,12 +6,12 @@ is a document, and may cancel or fence. This file must not know how anything is 
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any, Literal, TypeGuard
 
 from app_trainer_sdk.callbacks.post import Answer
 from app_trainer_sdk.events import Event
+from app_trainer_sdk.files import json_object
 
 Mode = Literal["notify", "control"]
 #: What a control plane may ask: end this job; there is no such job any more; another start took it over, so end
@@ -58,7 +58,7 @@ def judge(mode: Mode, event: Event, answer: Answer) -> Verdict:
 
 def _acknowledged(event: Event, answer: Answer) -> Verdict:
     """Only a body that acknowledges this event does: a proxy's friendly page is no acknowledgement."""
-    body = _document(answer.body)
+    body = json_object(answer.body)
     sequence = int(event.document["seq"])
     if not _is_whole(body.get("ack")) or body["ack"] < sequence:
         return Verdict("again")
@@ -74,18 +74,10 @@ def _acknowledged(event: Event, answer: Answer) -> Verdict:
 def _over(event: Event, answer: Answer) -> Verdict:
     if answer.status == 410:
         return Verdict("stop", order="gone")
-    current = _document(answer.body).get("attempt")
+    current = json_object(answer.body).get("attempt")
     if not _is_whole(current) or current < int(event.document["attempt"]):
         return Verdict("refused")  # somebody's 409, not the control plane's word on who speaks for the job
     return Verdict("fenced", order="fenced")
-
-
-def _document(body: bytes) -> dict[str, Any]:
-    try:
-        document = json.loads(body)
-    except (ValueError, RecursionError):
-        return {}
-    return document if isinstance(document, dict) else {}
 
 
 def _is_whole(value: Any) -> TypeGuard[int]:

@@ -11,7 +11,7 @@ import math
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol, TextIO
+from typing import Protocol, TextIO, final
 
 from app_trainer_sdk.events import Event
 
@@ -39,14 +39,11 @@ class Sink(Protocol):
         ...
 
 
-class NoSink:
-    """Nobody listens."""
-
-    def send(self, event: Event) -> None:
-        """Forget the event."""
+class _AtOnce:
+    """A sink that is done with an event when it has it, and that nobody answers."""
 
     def acknowledged(self) -> float:
-        """Nobody answers."""
+        """Everything was heard that ever will be."""
         return math.inf
 
     def close(self, seconds: float) -> bool:
@@ -57,6 +54,15 @@ class NoSink:
         """Nothing waits."""
 
 
+@final
+class NoSink(_AtOnce):
+    """Nobody listens."""
+
+    def send(self, event: Event) -> None:
+        """Forget the event."""
+
+
+@final
 class ManySinks:
     """Several listeners."""
 
@@ -83,7 +89,8 @@ class ManySinks:
             sink.hurry(seconds)
 
 
-class RecordingSink:
+@final
+class RecordingSink(_AtOnce):
     """Keeps events, for tests."""
 
     def __init__(self) -> None:
@@ -93,19 +100,9 @@ class RecordingSink:
         """Keep the event."""
         self.events.append(event)
 
-    def acknowledged(self) -> float:
-        """Everything was heard."""
-        return math.inf
 
-    def close(self, seconds: float) -> bool:
-        """Nothing waits."""
-        return True
-
-    def hurry(self, seconds: float) -> None:
-        """Nothing waits."""
-
-
-class LinesSink:
+@final
+class LinesSink(_AtOnce):
     """Writes each event as a line of JSON.
 
     Args:
@@ -120,14 +117,3 @@ class LinesSink:
         with contextlib.suppress(OSError, ValueError):
             self._stream.write(event.body.decode() + "\n")
             self._stream.flush()
-
-    def acknowledged(self) -> float:
-        """Nobody answers."""
-        return math.inf
-
-    def close(self, seconds: float) -> bool:
-        """Nothing waits."""
-        return True
-
-    def hurry(self, seconds: float) -> None:
-        """Nothing waits."""

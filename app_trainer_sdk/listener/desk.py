@@ -6,7 +6,6 @@ it again, so it forgets nothing that it acknowledged.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import threading
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app_trainer_sdk.files import read_lines
+from app_trainer_sdk.files import json_object, read_lines
 from app_trainer_sdk.receiver import Decision, Record, ask_to_cancel, expect, receive
 
 JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -102,7 +101,7 @@ class Desk:
         with self._lock:
             if self._closed:
                 raise ConnectionAbortedError("the listener has ended")
-            event = _parsed(body)
+            event = json_object(body)
             name = event.get("job_id")
             name = name if isinstance(name, str) and JOB.fullmatch(name) else "unknown"
             decision = receive(self._record(name, event), body, min_interval_s=self._interval)
@@ -165,11 +164,3 @@ def told(event: Mapping[str, Any], decision: Decision) -> str:
     if not decision.accepted:
         words.append(f"({decision.reason})")
     return " ".join(words) + (" (late)" if decision.late else "")
-
-
-def _parsed(body: bytes) -> dict[str, Any]:
-    try:
-        event = json.loads(body)
-    except (ValueError, RecursionError):
-        return {}
-    return event if isinstance(event, dict) else {}

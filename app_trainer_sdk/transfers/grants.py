@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 from app_trainer_sdk.errors import Fenced, StopRequested, UploadFailed, json_pointer
+from app_trainer_sdk.files import json_object
 from app_trainer_sdk.redaction import shown_url
 from app_trainer_sdk.transfers.answers import refusal
 from app_trainer_sdk.transfers.faults import Fault
@@ -151,11 +152,7 @@ class GrantClient:
 
     def _refusal(self, answer: Any, said: bytes) -> BaseException:
         place, status = shown_url(self._url), answer.status
-        try:
-            document = json.loads(said)
-        except (ValueError, RecursionError):
-            document = None
-        told = document if isinstance(document, dict) else {}
+        told = json_object(said)
         if status == 409 and isinstance(told.get("attempt"), int) and told["attempt"] > self._head["attempt"]:
             return Fenced(
                 f"attempt {told['attempt']} of the job runs", expected="nothing to be uploaded by this one"

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from empty_hooks import OWED
+
 from app_trainer_sdk.catalog import Floor, ModelRow, Requirements, WeightSource
 from app_trainer_sdk.contract import SupervisedTrainer
+from app_trainer_sdk.describe import describe_document
 from app_trainer_sdk.hyperparameters import Hyperparameters, setting
 from app_trainer_sdk.values import Input
 
@@ -40,11 +43,9 @@ class Toy(SupervisedTrainer):
     artifacts: ClassVar = {"lora": ("adapter", "samples"), "full": ("weights",)}
     preparation = ("encode",)
     requirements = Requirements(host_memory_gib=8, compute_capability="8.0")
+    vars().update(OWED)
 
-    def build_model(self, run, *, weights): ...
-    def dataset(self, run, split): ...
-    def collate(self, run, items): ...
-    def loss(self, modules, batch, random): ...
-    def largest_batch(self, run, rows): ...
-    def export(self, run, saved, directory): ...
-    def replay(self, run, directory, controls): ...
+
+#: What ``describe`` tells of it; tests read it and leave it as it is.
+DOCUMENT = describe_document([Toy])
+TOY = DOCUMENT["trainers"][0]

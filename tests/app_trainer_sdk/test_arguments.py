@@ -72,28 +72,22 @@ def test_a_path_that_is_not_there(
     assert not (here / "out").exists()
 
 
-@pytest.mark.parametrize(("setting", "arguments"), WANT_A_FOLDER.values())
-def test_a_file_for_a_folder(
-    here: Path, capsys: pytest.CaptureFixture[str], setting: str, arguments: list[str]
+@pytest.mark.parametrize(
+    ("given", "setting", "arguments"),
+    [
+        *(("a file at job.json", *each) for each in WANT_A_FOLDER.values()),
+        *(("a folder at folder", *each) for each in WANT_A_FILE.values()),
+    ],
+)
+def test_a_path_of_the_other_kind(
+    here: Path, capsys: pytest.CaptureFixture[str], given: str, setting: str, arguments: list[str]
 ):
-    """The same answer."""
-    code, told = answer(arguments, "job.json", capsys)
-
-    assert code == 64
-    assert "a file at job.json; expected " in told
-    assert f"; change {setting}" in told
-
-
-@pytest.mark.parametrize(("setting", "arguments"), WANT_A_FILE.values())
-def test_a_folder_for_a_file(
-    here: Path, capsys: pytest.CaptureFixture[str], setting: str, arguments: list[str]
-):
-    """The same answer."""
+    """The same answer to a file for a folder, and to a folder for a file."""
     (here / "folder").mkdir()
-    code, told = answer(arguments, "folder", capsys)
+    code, told = answer(arguments, given.rpartition(" ")[2], capsys)
 
     assert code == 64
-    assert "a folder at folder; expected " in told
+    assert f"{given}; expected " in told
     assert f"; change {setting}" in told
 
 

@@ -8,10 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import empty_hooks
 import offered
 import pytest
 from jsonschema import Draft202012Validator
-from offered import MEASURED, Toy
+from offered import DOCUMENT, MEASURED, TOY, Toy
 
 from app_trainer_sdk.contract import SupervisedTrainer
 from app_trainer_sdk.describe import describe_document, main, render
@@ -19,39 +20,29 @@ from app_trainer_sdk.describe_schema import DescribeDocument, document_schema
 from app_trainer_sdk.describe_table import render_table
 
 
-@pytest.fixture(scope="module")
-def document():
-    return describe_document([Toy])
-
-
-@pytest.fixture(scope="module")
-def toy(document):
-    return document["trainers"][0]
-
-
-def test_the_document_keeps_its_schema(document):
+def test_the_document_keeps_its_schema():
     """The published schema, as any validator reads it, and the classes it comes from."""
     schema = document_schema()
     Draft202012Validator.check_schema(schema)
-    read_back = json.loads(render(document))
+    read_back = json.loads(render(DOCUMENT))
 
     assert list(Draft202012Validator(schema).iter_errors(read_back)) == []
     assert DescribeDocument.model_validate(read_back).version_name == "app.trainer.describe/v1"
 
 
-def test_every_default_of_every_model_passes_the_schema(toy):
+def test_every_default_of_every_model_passes_the_schema():
     """What a silent job gets is a job that would be accepted."""
-    validator = Draft202012Validator(toy["hyperparameters"])
-    for model in toy["models"]:
+    validator = Draft202012Validator(TOY["hyperparameters"])
+    for model in TOY["models"]:
         for method in model["methods"].values():
             assert validator.is_valid(method["defaults"])
 
 
-def test_defaults_are_complete_and_the_rows_win(toy):
+def test_defaults_are_complete_and_the_rows_win():
     """Class, then trainer, then model row; every setting is there."""
-    tiny, nameless = (model["methods"] for model in toy["models"])
+    tiny, nameless = (model["methods"] for model in TOY["models"])
 
-    assert set(toy["hyperparameters"]["properties"]) == set(tiny["lora"]["defaults"])
+    assert set(TOY["hyperparameters"]["properties"]) == set(tiny["lora"]["defaults"])
     assert {"learning_rate": 3e-4, "weight_decay": 0.1, "max_length": 64}.items() <= tiny["lora"][
         "defaults"
     ].items()
@@ -59,18 +50,18 @@ def test_defaults_are_complete_and_the_rows_win(toy):
     assert tuple(tiny["full"]["defaults"][name] for name in ("learning_rate", "weight_decay")) == (1e-3, 0.0)
 
 
-def test_floors_carry_their_grade(toy):
+def test_floors_carry_their_grade():
     """Each method and inference; without evidence a floor is declared, and a missing one is null."""
-    assert toy["models"][0]["floors"] == {
+    assert TOY["models"][0]["floors"] == {
         "lora": {"gib": 1.5, "grade": "measured", "evidence": MEASURED},
         "full": {"gib": 2.25, "grade": "declared", "evidence": {}},
         "inference": {"gib": None, "grade": None, "evidence": {}},
     }
 
 
-def test_weights_say_what_and_from_where(toy):
+def test_weights_say_what_and_from_where():
     """Sources in the order they are tried, and the bytes of all roles."""
-    tiny, nameless = toy["models"]
+    tiny, nameless = TOY["models"]
 
     assert tiny["weights"]["base"] == {
         "revision": "abc123",
@@ -84,9 +75,9 @@ def test_weights_say_what_and_from_where(toy):
     assert (nameless["weights_bytes"], nameless["weights"]["base"]["size_bytes"]) == (None, None)
 
 
-def test_phases_stand_in_order(toy):
+def test_phases_stand_in_order():
     """The trainer's preparation stands between reading the data and loading the model."""
-    phases = [(phase["name"], phase["kind"]) for phase in toy["phases"]]
+    phases = [(phase["name"], phase["kind"]) for phase in TOY["phases"]]
 
     assert [name for name, _ in phases] == [
         "inputs",
@@ -101,12 +92,12 @@ def test_phases_stand_in_order(toy):
     assert [phase for phase in phases if phase[1] != "built_in"] == [("encode", "preparation")]
 
 
-def test_facts_of_a_trainer(toy):
+def test_facts_of_a_trainer():
     """Inputs, artifacts by method and requirements, with null where nothing is stated."""
-    assert (toy["name"], toy["version"], toy["methods"]) == ("toy", "3", ["lora", "full"])
-    assert toy["inputs"]["hints"] == {"description": "More.", "required": False}
-    assert toy["artifacts"] == {"lora": ["adapter", "samples"], "full": ["weights"]}
-    assert toy["requirements"] == {
+    assert (TOY["name"], TOY["version"], TOY["methods"]) == ("toy", "3", ["lora", "full"])
+    assert TOY["inputs"]["hints"] == {"description": "More.", "required": False}
+    assert TOY["artifacts"] == {"lora": ["adapter", "samples"], "full": ["weights"]}
+    assert TOY["requirements"] == {
         "host_memory_gib": 8,
         "disk_gib": None,
         "shared_memory_mib": None,
@@ -115,22 +106,22 @@ def test_facts_of_a_trainer(toy):
     }
 
 
-def test_trainers_are_sorted_and_each_keeps_its_schema_once(document):
+def test_trainers_are_sorted_and_each_keeps_its_schema_once():
     """The order of the argument does not matter, and models do not repeat the settings."""
     other = type("Other", (SupervisedTrainer,), {**_facts_of(Toy), "name": "another"})
 
     assert describe_document([Toy, other]) == describe_document([other, Toy])
     assert [each["name"] for each in describe_document([Toy, other])["trainers"]] == ["another", "toy"]
-    assert render(document).count('"$schema"') == 1
+    assert render(DOCUMENT).count('"$schema"') == 1
 
 
 def _facts_of(trainer: type) -> dict:
     return {name: value for name, value in vars(trainer).items() if name != "__dict__" and name[:2] != "_a"}
 
 
-def test_the_bytes_are_ascii_and_end_a_line(document):
+def test_the_bytes_are_ascii_and_end_a_line():
     """Equal in any locale, fit for a label, and a text file."""
-    text = render(document)
+    text = render(DOCUMENT)
 
     assert text.isascii()
     assert text.endswith("}\n")
@@ -176,21 +167,22 @@ def describe(*arguments: str, directory: Path) -> bytes:
 def desk(tmp_path: Path) -> Path:
     """A folder that holds the toy's module, beside a torch that cannot be imported."""
     (tmp_path / "toy_desk.py").write_text(Path(offered.__file__).read_text())
+    (tmp_path / "empty_hooks.py").write_text(Path(empty_hooks.__file__).read_text())
     for name in ("torch", "numpy", "transformers"):
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('the driver is broken')")
     return tmp_path
 
 
-def test_two_processes_print_equal_bytes_without_torch(desk: Path, document):
+def test_two_processes_print_equal_bytes_without_torch(desk: Path):
     """No clock, no hash seed, no torch: the bytes are the document's."""
     first, second = (describe("toy_desk:Toy", directory=desk) for _ in range(2))
 
-    assert first == second == render(document).encode()
+    assert first == second == render(DOCUMENT).encode()
 
 
-def test_a_process_prints_the_table(desk: Path, document):
+def test_a_process_prints_the_table(desk: Path):
     """The same table as from the document."""
-    assert render_table(document) == describe("toy_desk:Toy", "--table", directory=desk).decode()
+    assert render_table(DOCUMENT) == describe("toy_desk:Toy", "--table", directory=desk).decode()
 
 
 def test_the_installed_trainers_keep_the_schema(desk: Path):

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from app_trainer_sdk.files import (
     finite,
+    json_object,
     read_json,
     remove_tree,
     sha256_file,
@@ -110,3 +111,10 @@ def test_removing_what_is_not_there(tmp_path: Path):
     remove_tree(tmp_path / "it")
 
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("body", [b"", b"[1]", b"no", b"\xff", b"[" * 100_000, b"1" * 5000])
+def test_what_somebody_else_sent_is_an_object_or_nothing(body: bytes):
+    """Whatever it is, nothing is raised."""
+    assert json_object(body) == {}
+    assert json_object(b'{"a": [1]}') == {"a": [1]}

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from empty_hooks import OWED
 
 from app_trainer_sdk import Input, ModelRow, SupervisedTrainer, WeightSource
 from app_trainer_sdk.errors import BadJob, ExitCode
@@ -29,14 +30,7 @@ class Reader(SupervisedTrainer):
     )  # fmt: skip
     inputs = {"dataset": Input("Rows to read."), "controls": Input("Questions.", required=False)}  # noqa: RUF012
     artifacts = {"lora": ("adapter",), "full": ("weights",)}  # noqa: RUF012
-
-    def build_model(self, run, *, weights): ...
-    def dataset(self, run, split): ...
-    def collate(self, run, items): ...
-    def loss(self, modules, batch, random): ...
-    def largest_batch(self, run, rows): ...
-    def export(self, run, saved, directory): ...
-    def replay(self, run, directory, controls): ...
+    vars().update(OWED)
 
 
 def written(folder: Path, text: str | bytes, name: str = "job.json") -> Path:

@@ -6,51 +6,27 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from stand_in import JOB, Planning
 
 from app_trainer_sdk.contract import Trainer
 from app_trainer_sdk.errors import BadJob, HardwareUnfit, InternalError
 from app_trainer_sdk.gpus import Card, find_card
-from app_trainer_sdk.job import Job
 from app_trainer_sdk.planning.fit import cards_to_plan_for, fit_to_cards, room_for_checkpoints
 from app_trainer_sdk.preflight.present import present_cards
 from app_trainer_sdk.quantities import GIB
 from app_trainer_sdk.testing.toys import ToyTrainer
 
-JOB = Job.model_validate({"trainer": "app_trainer_sdk.testing.toys:ToyTrainer", "model": "toy-mlp"})
 L4, H200 = find_card("L4"), find_card("H200")
 KNOBS = {
     "microbatch": 4, "gradient_accumulation_steps": 2, "gradient_checkpointing": True, "optim_8bit": False,
     "mixed_precision": "no",
 }  # fmt: skip
-
-
-class Planning:
-    """Answers as the planning process does, and keeps what it was asked."""
-
-    def __init__(self, *, fits: bool = True) -> None:
-        self.fits = fits
-        self.requests: list[Mapping[str, Any]] = []
-
-    def __call__(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        self.requests.append(request)
-        (card,) = request["cards"]
-        settings = {
-            name: {"requested": "auto", "effective": value, "why": "w"} for name, value in KNOBS.items()
-        }
-        settings["torch_compile"] = {"requested": "auto", "effective": False, "why": "w"}
-        plan = {
-            "card": card, "fits": self.fits, "settings": settings, "considered": [{"verdict": "fits"}],
-            "memory": {"needed_bytes": 20 * GIB, "available_bytes": card["memory_bytes"]},
-            "grade": "predicted, CPU kernels", "update_seconds": None,
-            "prediction": {"checkpoint_bytes": 3 * GIB},
-            "nearest": {"settings": {"microbatch": 1}, "card": "H200"}, "sharding": {"cards": 2},
-        }  # fmt: skip
-        return {"cards": [plan]}
+CHOSEN = {**KNOBS, "torch_compile": False}
 
 
 def test_without_a_card_nothing_is_asked():
     """A machine with a CPU alone trains as it always did; a card whose memory nobody tells is none."""
-    planning = Planning()
+    planning = Planning(CHOSEN)
     silent = Card("x", "X", 0, "", True, 0, 0)
 
     assert fit_to_cards(JOB, ToyTrainer, [], ask=planning) == {}
@@ -60,7 +36,7 @@ def test_without_a_card_nothing_is_asked():
 
 def test_the_knobs_are_kept_with_how_they_were_chosen():
     """What the plan records: each knob, the card, its memory, what was considered, how it is known."""
-    planning = Planning()
+    planning = Planning(CHOSEN)
     fit = fit_to_cards(JOB, ToyTrainer, [L4], ask=planning)
 
     assert {name: knob["effective"] for name, knob in fit["settings"].items()} == KNOBS
@@ -72,7 +48,7 @@ def test_the_knobs_are_kept_with_how_they_were_chosen():
 
 def test_the_disk_needs_room_for_the_checkpoints_kept_and_one_more():
     """A13 7: what is written while another is still there; nothing is known without a plan."""
-    fit = fit_to_cards(JOB, ToyTrainer, [L4], ask=Planning())
+    fit = fit_to_cards(JOB, ToyTrainer, [L4], ask=Planning(CHOSEN))
 
     assert room_for_checkpoints(fit, 2) == 9 * GIB
     assert room_for_checkpoints({}, 2) == 0
@@ -80,7 +56,7 @@ def test_the_disk_needs_room_for_the_checkpoints_kept_and_one_more():
 
 def test_the_smallest_card_of_the_ranks_decides():
     """All ranks make the same microbatch; a card that no rank gets does not count."""
-    planning = Planning()
+    planning = Planning(CHOSEN)
     fit_to_cards(JOB, ToyTrainer, [H200, L4, find_card("T4")], replicas=2, ask=planning)
 
     assert [card["name"] for card in planning.requests[0]["cards"]] == ["L4"]
@@ -90,7 +66,7 @@ def test_the_smallest_card_of_the_ranks_decides():
 def test_what_does_not_fit_is_refused_with_what_would():
     """E3: 78, with the leanest way that the job allows and every way out."""
     with pytest.raises(HardwareUnfit) as told:
-        fit_to_cards(JOB, ToyTrainer, [L4], ask=Planning(fits=False))
+        fit_to_cards(JOB, ToyTrainer, [L4], ask=Planning(CHOSEN, fits=False))
 
     assert told.value.code == 78
     assert "NVIDIA L4 24 GB has 21.90 GiB" in str(told.value)

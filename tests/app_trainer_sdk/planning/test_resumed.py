@@ -10,19 +10,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from stand_in import JOB, Planning
 
 from app_trainer_sdk.attempt.preparation import Wishes, _foresee
 from app_trainer_sdk.errors import HardwareUnfit
 from app_trainer_sdk.files import write_json
 from app_trainer_sdk.gpus import find_card
-from app_trainer_sdk.job import Job
 from app_trainer_sdk.plan import Effective, Plan
 from app_trainer_sdk.planning.fit import Foresight, cards_to_plan_for
 from app_trainer_sdk.planning.resumed import refuse_too_small_cards
 from app_trainer_sdk.quantities import GIB
 from app_trainer_sdk.testing.toys import ToyTrainer
 
-JOB = Job.model_validate({"trainer": "app_trainer_sdk.testing.toys:ToyTrainer", "model": "toy-mlp"})
 L4, H200 = find_card("L4"), find_card("H200")
 MEMORY = {
     "peak_bytes": 30 * GIB, "rounding_bytes": 1000, "exchange_bytes": 0, "correction_bytes": 0,
@@ -35,24 +34,8 @@ SETTINGS = {
 Save = Callable[..., Path]
 
 
-class Planning:
-    """Answers as the planning process does, and keeps what it was asked."""
-
-    def __init__(self, *, fits: bool = True) -> None:
-        self.fits = fits
-        self.requests: list[Mapping[str, Any]] = []
-
-    def __call__(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        self.requests.append(request)
-        (card,) = request["cards"]
-        plan = {
-            "card": card, "fits": self.fits, "considered": [], "grade": "predicted", "update_seconds": None,
-            "settings": {name: {"effective": value} for name, value in SETTINGS.items()},
-            "memory": {"needed_bytes": 33 * GIB, "available_bytes": card["memory_bytes"]},
-            "prediction": {"checkpoint_bytes": GIB},
-            "nearest": {"settings": {"microbatch": 1}, "card": "H200"}, "sharding": {"cards": 2},
-        }  # fmt: skip
-        return {"cards": [plan]}
+def planning_of(*, fits: bool = True) -> Planning:
+    return Planning(SETTINGS, fits=fits, needed=33 * GIB, saved=GIB)
 
 
 @pytest.fixture
@@ -86,7 +69,7 @@ def save(tmp_path: Path) -> Save:
 
 def test_a_card_that_holds_the_saved_plan_is_not_planned_for(save: Save):
     """By its own context, libraries and headroom; nor is anything asked without a card or a checkpoint."""
-    planning, folder = Planning(), save()
+    planning, folder = planning_of(), save()
     for cards in ([H200], [find_card("L40S")], []):
         refuse_too_small_cards(folder, JOB, ToyTrainer, cards, ask=planning)
     refuse_too_small_cards(folder / "none", JOB, ToyTrainer, [L4], ask=planning)
@@ -96,7 +79,7 @@ def test_a_card_that_holds_the_saved_plan_is_not_planned_for(save: Save):
 
 def test_a_smaller_card_is_refused_with_what_fits(save: Save):
     """E3: 78 before anything is loaded, with the run's own knobs and the nearest settings."""
-    planning, folder = Planning(fits=False), save()
+    planning, folder = planning_of(fits=False), save()
     with pytest.raises(HardwareUnfit) as told:
         refuse_too_small_cards(folder, JOB, ToyTrainer, [L4], ask=planning)
     asked = planning.requests[0]["job"]["hyperparameters"]
@@ -111,14 +94,14 @@ def test_a_smaller_card_is_refused_with_what_fits(save: Save):
 
 def test_the_planner_has_the_last_word(save: Save):
     """What a saved plan says may be too much by now, such as after memory ran out and rows were halved."""
-    planning, folder = Planning(), save(halved=2)
+    planning, folder = planning_of(), save(halved=2)
     refuse_too_small_cards(folder, JOB, ToyTrainer, [L4], ask=planning)
 
     assert planning.requests[0]["job"]["hyperparameters"]["microbatch"] == 2
 
 
 def test_the_newest_whole_checkpoint_is_what_is_taken_up(save: Save):
-    planning = Planning(fits=False)
+    planning = planning_of(fits=False)
     save(10)
     folder = save(15, memory={**MEMORY, "peak_bytes": GIB})
     refuse_too_small_cards(folder, JOB, ToyTrainer, [L4], ask=planning)
@@ -129,7 +112,7 @@ def test_the_newest_whole_checkpoint_is_what_is_taken_up(save: Save):
 
 
 def test_settings_that_may_change_are_planned_whatever_the_plan_says(save: Save):
-    planning, folder = Planning(), save()
+    planning, folder = planning_of(), save()
     job = JOB.model_copy(update={"hyperparameters": {"microbatch": 4, "optim_8bit": "auto"}})
     refuse_too_small_cards(folder, job, ToyTrainer, [H200], changes=True, ask=planning)
     asked = planning.requests[0]["job"]["hyperparameters"]
@@ -139,7 +122,7 @@ def test_settings_that_may_change_are_planned_whatever_the_plan_says(save: Save)
 
 @pytest.mark.parametrize("saved", [{"memory": None}, {"step": 20}, {"ended": "patience"}], ids=str)
 def test_a_run_whose_memory_nobody_planned_and_one_that_is_trained_go_on(save: Save, saved: dict[str, Any]):
-    planning = Planning(fits=False)
+    planning = planning_of(fits=False)
     refuse_too_small_cards(save(**saved), JOB, ToyTrainer, [L4], ask=planning)
 
     assert planning.requests == []

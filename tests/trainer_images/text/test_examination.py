@@ -5,15 +5,8 @@ from __future__ import annotations
 from trainer_images.text.examination import examine
 
 
-def numbered(count, **fields):
-    return [
-        {
-            "prompt": f"p{index}",
-            "completion": f"c{index}",
-            **{name: make(index) for name, make in fields.items()},
-        }
-        for index in range(count)
-    ]
+def numbered(count):
+    return [{"prompt": f"p{index}", "completion": f"c{index}"} for index in range(count)]
 
 
 def test_examination_counts_and_its_fingerprint_follows_the_rows(make_run):
