@@ -28,7 +28,7 @@ SCHEMA = "app.trainer.floors/v1"
 #: Raise it when floors are computed in another way.
 METHOD = 1
 #: No card in particular: large enough for anything, with the fixed costs of a large one.
-FLOOR_CARD = Card("any", "any card with bf16", 1 << 50, "", True, 650 * MIB, 32 * MIB)
+FLOOR_CARD = Card("any", "any card with bf16", 1 << 50, "", True, 650 * MIB, 64 * MIB)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

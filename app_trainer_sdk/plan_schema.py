@@ -59,7 +59,7 @@ class MemoryTerms(_Part):
     peak_bytes: Bytes = Field(description="Predicted.")
     rounding_bytes: Bytes = Field(description="Predicted: the allocator hands out multiples of 512.")
     exchange_bytes: Bytes = Field(description="Predicted: DDP's copy of the gradients, with several ranks.")
-    library_bytes: Bytes = Field(description="Declared: cuBLAS's workspace.")
+    library_bytes: Bytes = Field(description="Declared: workspaces of cuBLAS.")
     correction_bytes: int = Field(description="Measured: what a pilot held beyond what is predicted for it.")
     context_bytes: Bytes = Field(description="Declared: the driver's context and loaded kernels.")
     headroom_bytes: Bytes = Field(description="Declared: the allocator's gaps.")

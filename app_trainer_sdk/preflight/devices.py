@@ -18,7 +18,7 @@ Vendor = Literal["", "nvidia", "amd"]
 #: The driver and what is printed on the box differ by this much at most where both mean the same card.
 MEMORY_TOLERANCE = 0.06
 #: Context and workspace of a card that is not in the catalog: those of a large one.
-UNKNOWN_CONTEXT, UNKNOWN_LIBRARY = 650 * MIB, 32 * MIB
+UNKNOWN_CONTEXT, UNKNOWN_LIBRARY = 650 * MIB, 64 * MIB
 #: AMD architectures without bf16 arithmetic.
 AMD_WITHOUT_BF16 = ("gfx90[0-6]", "gfx8", "gfx10")
 

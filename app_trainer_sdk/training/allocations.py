@@ -40,6 +40,9 @@ WORKSPACE = {
     "bitsandbytes::optimizer_update_32bit": 12,
 }
 
+#: Flash attention's backward, which takes memory on a card: see :func:`_flash_workspace`.
+FLASH_BACKWARD = "aten::_flash_attention_backward"
+
 #: The tensor's own use and that of its Python object, as ``_storage_Use_Count`` tells.
 _USES_OF_A_LONE_STORAGE = 2
 
@@ -77,12 +80,13 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Keeps the account while it is active. :meth:`peaks` tells the result.
 
     Args:
-        workspace: whether operators of the CPU take the memory in ``WORKSPACE``.
+        kind: the type of device that is accounted for. Operators are the CPU's whatever it is; the memory that
+            they take inside is not.
     """
 
-    def __init__(self, *, workspace: bool = True) -> None:
+    def __init__(self, *, kind: str = "cpu") -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._workspace = workspace
+        self._workspace = _workspace_here if kind == "cpu" else _flash_workspace
         self._live: dict[int, _Block] = {}
         self._events: list[tuple[_Block, bool]] = []
         self._marks: list[tuple[int, str]] = []
@@ -109,8 +113,7 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         made = on_shapes(function, arguments, keywords or {})
         if made is NotImplemented:
             made = function(*arguments, **(keywords or {}))
-        if self._workspace:
-            self._take_workspace(function, arguments)
+        self._take_workspace(function, arguments)
         if isinstance(made, Tensor):
             self.note(made)
         elif isinstance(made, tuple | list):
@@ -185,12 +188,31 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _take_workspace(self, function: Any, arguments: tuple[Any, ...]) -> None:
         tensors = [each for each in arguments if isinstance(each, Tensor)]
-        if not tensors:
-            return
-        size = WORKSPACE.get(function._schema.name, 0) * tensors[0].numel() or _widened(function, tensors)
+        size = self._workspace(function, tensors) if tensors else 0
         if size:
             block = _Block(size, "workspace")
             self._events += [(block, True), (block, False)]
+
+
+def _workspace_here(function: Any, tensors: list[Tensor]) -> int:
+    """Bytes that an operator of the CPU takes and gives back inside."""
+    return WORKSPACE.get(function._schema.name, 0) * tensors[0].numel() or _widened(function, tensors)
+
+
+def _flash_workspace(function: Any, tensors: list[Tensor]) -> int:
+    """The same for CUDA's flash attention, by what torch 2.13's ``mha_varlen_bwd`` allocates.
+
+    A query's gradient and a row's sum in fp32, both with 128 tokens more a row; where heads share keys, also
+    gradients of keys and values for every head.
+    """
+    if function._schema.name != FLASH_BACKWARD:
+        return 0
+    query, key, starts = tensors[1], tensors[2], tensors[6]
+    tokens, heads, width = query.shape
+    padded = tokens + 128 * (starts.numel() - 1)
+    multiple = 32 if width <= 128 else 64
+    size = padded * heads * (-(-width // multiple) * multiple + 1) * 4
+    return size if key.shape[1] == heads else size + 2 * len(key) * heads * width * key.itemsize
 
 
 def _widened(function: Any, tensors: list[Tensor]) -> int:

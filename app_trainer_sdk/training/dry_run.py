@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional
 
 from app_trainer_sdk.training.allocations import Allocations, Held
 from app_trainer_sdk.training.device import planned_for
@@ -74,9 +75,34 @@ def dry_run(trainer: SupervisedTrainer, run: Run, *, kind: str = "cpu", updates:
         kind: the type of device that is planned for. Operators are the CPU's whatever it is.
         updates: how many are made before the evaluation.
     """
-    account = Allocations(workspace=kind == "cpu")
-    with planned_for(kind), uncollected():
+    account = Allocations(kind=kind)
+    with as_on(kind), uncollected():
         return _dry_run(trainer, dataclasses.replace(run, device=CPU), account, updates)
+
+
+@contextlib.contextmanager
+def as_on(kind: str) -> Iterator[None]:
+    """Inside, what chooses by the type of device chooses as on ``kind``, though operators are the CPU's."""
+    with planned_for(kind), _card_dropout() if kind != "cpu" else contextlib.nullcontext():
+        yield
+
+
+@contextlib.contextmanager
+def _card_dropout() -> Iterator[None]:
+    """Inside, dropout keeps a byte for each element as on a card; the CPU's keeps noise in the input's dtype.
+
+    Torch's function itself is replaced: torch leaves its modes for the backward pass, which makes blocks again.
+    """
+    plain = functional.dropout
+
+    def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:  # noqa: A002 - torch's names
+        return torch.native_dropout(input, p, training)[0]
+
+    functional.dropout = dropout
+    try:
+        yield
+    finally:
+        functional.dropout = plain
 
 
 @contextlib.contextmanager

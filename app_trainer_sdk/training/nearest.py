@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 #: A run that has failed waits no longer for advice.
 SECONDS = 60.0
-#: What the driver and loaded kernels take of a card, beside torch's allocator; and cuBLAS's workspace.
-CONTEXT_BYTES, LIBRARY_BYTES = 650 * MIB, 32 * MIB
+#: What the driver and loaded kernels take of a card, beside torch's allocator; and cuBLAS's workspaces.
+CONTEXT_BYTES, LIBRARY_BYTES = 650 * MIB, 64 * MIB
 #: Settings that move no memory, and that other settings would contradict.
 LEFT_OUT = {
     "updates", "epochs", "warmup_updates", "evaluate_every", "checkpoint_every", "gradient_accumulation_steps",

@@ -15,8 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from app_trainer_sdk.errors import InternalError, did_you_mean
 from app_trainer_sdk.training.allocations import Allocations, Held
-from app_trainer_sdk.training.device import planned_for
-from app_trainer_sdk.training.dry_run import give_memory
+from app_trainer_sdk.training.dry_run import as_on, give_memory
 from app_trainer_sdk.training.randomness import CPU
 from app_trainer_sdk.values import PhaseShapes
 
@@ -35,7 +34,7 @@ def rehearse_phases(trainer: Trainer, run: Run, *, kind: str = "cpu") -> dict[st
     """
     run = dataclasses.replace(run, device=CPU)
     told = shapes_of(trainer, run)
-    with planned_for(kind):
+    with as_on(kind):
         return {name: _fullest(shapes, kind) for name, shapes in told.items() if shapes is not None}
 
 
@@ -60,7 +59,7 @@ def _fullest(shapes: PhaseShapes, kind: str) -> Held:
         module = shapes.build()
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     give_memory([module], fake)
-    account = Allocations(workspace=kind == "cpu")
+    account = Allocations(kind=kind)
     with account:
         account.mark("work")
         account.give(module.parameters(), "parameters")

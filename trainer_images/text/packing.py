@@ -1,20 +1,22 @@
 """Owns attention over rows laid end to end: each row sees itself and what stands before it, nothing else.
 
-No padding, and never a mask of tokens by tokens. On CUDA one variable-length kernel does all rows where
-torch has it; elsewhere each row is one causal call. It must not know models, losses or data. Sliding windows
-and soft caps are refused: no model of the catalog has them.
+No padding, and never a mask of tokens by tokens. On a card one variable-length kernel does all rows where
+torch and the card have it; elsewhere each row is one causal call. It must not know models, losses or data.
+Sliding windows and soft caps are refused: no model of the catalog has them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.backends.cuda import SDPAParams, can_use_flash_attention
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
+from app_trainer_sdk.training.device import kind_of
 from trainer_images.text.lean import keep_recipe
 
 try:
@@ -27,6 +29,8 @@ NAME = "rows_end_to_end"
 
 #: What the variable-length kernel computes in; fp32 goes row by row.
 KERNEL_DTYPES = (torch.float16, torch.bfloat16)
+#: A head's width must be a multiple of this: torch pads it for its other attention, and for this one not.
+KERNEL_WIDTH = 8
 
 
 class RowLayout:
@@ -85,14 +89,40 @@ def attend(
     """
     if attention_mask is not None or unused.get("sliding_window") or unused.get("softcap"):
         raise NotImplementedError("rows laid end to end know plain causal attention only")
-    if varlen_attn is not None and query.is_cuda and query.dtype in KERNEL_DTYPES and not dropout:
+    query, key, value = (_as_computed(each) for each in (query, key, value))
+    if not dropout and has_kernel(query, key, value):
         return _all_rows_at_once(query, key, value, row_layout, scaling), None
     return _row_by_row(query, key, value, row_layout.lengths, scaling, dropout), None
 
 
+def has_kernel(
+    query: Tensor, key: Tensor, value: Tensor, *, works: Callable[[SDPAParams], bool] = can_use_flash_attention
+) -> bool:  # fmt: skip
+    """Whether one call of the variable-length kernel does all rows.
+
+    Args:
+        query: as in :func:`attend`, and so ``key`` and ``value``.
+        key: see there.
+        value: see there.
+        works: asks torch whether the card has the kernel: those before compute capability 8.0 have not.
+    """
+    if varlen_attn is None or query.dtype not in KERNEL_DTYPES or query.shape[-1] % KERNEL_WIDTH:
+        return False
+    if query.is_cuda:
+        return works(SDPAParams(query, key, value, None, 0.0, True, True))
+    # Memory is predicted for a card that is not here. In fp16 that is one without bf16, and without the kernel.
+    return kind_of(query) == "cuda" and query.dtype == torch.bfloat16
+
+
+def _as_computed(tensor: Tensor) -> Tensor:
+    """In the precision of the forward pass: under autocast a rotated query is in that of the weights."""
+    kind = tensor.device.type
+    return tensor.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else tensor
+
+
 def _all_rows_at_once(query: Tensor, key: Tensor, value: Tensor, layout: RowLayout, scaling: float) -> Tensor:
     longest = max(layout.lengths)
-    tokens_first = [each[0].transpose(0, 1) for each in (query, key.to(query.dtype), value.to(query.dtype))]
+    tokens_first = [each[0].transpose(0, 1) for each in (query, key, value)]
     out = varlen_attn(
         *tokens_first, layout.starts, layout.starts, longest, longest,
         scale=scaling, window_size=(-1, 0), enable_gqa=query.shape[1] != key.shape[1],
@@ -104,6 +134,10 @@ def _row_by_row(
     query: Tensor, key: Tensor, value: Tensor, lengths: list[int], scaling: float, dropout: float
 ) -> Tensor:
     grouped = query.shape[1] != key.shape[1]
+    if grouped and kind_of(query) != "cpu":
+        # On a card only the kernel above shares keys among heads; what is left would make T x T scores.
+        key, value = (each.repeat_interleave(query.shape[1] // key.shape[1], 1) for each in (key, value))
+        grouped = False
     rows = zip(query.split(lengths, 2), key.split(lengths, 2), value.split(lengths, 2), strict=True)
     answers = [
         scaled_dot_product_attention(

@@ -107,7 +107,25 @@ def test_operands_that_the_cpu_widens_are_counted():
         return account.peaks()["sum"].total  # fmt: skip
 
     assert peak() == (2 + 4) * KIB + 2 * 4 * KIB
-    assert peak(workspace=False) == (2 + 4) * KIB
+    assert peak(kind="cuda") == (2 + 4) * KIB
+
+
+def test_flash_attention_takes_room_for_its_backward_on_a_card():
+    """A query's gradient and a row's sum in fp32, 128 tokens more a row; keys and values for every head."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    account = Allocations(kind="cuda")
+    with account, FakeTensorMode():
+        account.mark("pass")
+        query, key, value = (
+            torch.empty(KIB, heads, 64, dtype=torch.bfloat16, requires_grad=True) for heads in (8, 2, 2)
+        )
+        starts = torch.empty(3, dtype=torch.int32)
+        out = varlen_attn(query, key, value, starts, starts, 512, 512, window_size=(-1, 0), enable_gqa=True)
+        out.backward(torch.empty_like(out))
+    held = account.peaks()["pass:backward"]
+
+    assert held.by_owner["workspace"] == (KIB + 2 * 128) * 8 * (64 + 1) * 4 + 2 * KIB * 8 * 64 * 2
 
 
 def test_rounding_is_told_beside_the_bytes():

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 
 import pytest
 import torch
 
 from app_trainer_sdk.gpus import CARDS
+from app_trainer_sdk.training.memory import CudaProbe
 from app_trainer_sdk.training.predict import predict
 from app_trainer_sdk.training.rehearsal import rehearse
 from app_trainer_sdk.training.supervised import assemble
@@ -23,7 +25,7 @@ WITHIN = 0.05
 @pytest.mark.parametrize("microbatch", [1, 8])
 @pytest.mark.parametrize("max_length", [256, 1024])
 def test_prediction_is_within_a_twentieth_of_the_card(plan_run, method, lean, microbatch, max_length):
-    """Bytes that torch's allocator handed out at once, its rounding and cuBLAS's workspace included."""
+    """Bytes that torch's allocator handed out at once, its rounding and workspaces of cuBLAS included."""
     run = plan_run(
         MODELS[0], method, keep_layers=0, dtype=torch.bfloat16, microbatch=microbatch, max_length=max_length,
         gradient_checkpointing=lean, optim_8bit=lean,
@@ -36,15 +38,18 @@ def test_prediction_is_within_a_twentieth_of_the_card(plan_run, method, lean, mi
 
 
 def library_bytes() -> int:
-    """cuBLAS's workspace on this card, which torch's allocator hands out."""
-    capability = ".".join(map(str, torch.cuda.get_device_capability()))
-    return max((card.library_bytes for card in CARDS if card.architecture == capability), default=9 << 20)
+    """Workspaces of cuBLAS on this card, which torch's allocator hands out."""
+    told = torch.cuda.get_device_properties(0)
+    here = told.gcnArchName.partition(":")[0] if torch.version.hip else f"{told.major}.{told.minor}"
+    return max((card.library_bytes for card in CARDS if card.architecture == here), default=17 << 20)
 
 
 def peak_on_card(trainer, run) -> int:
     """Most bytes allocated at once by the rehearsal with real tensors."""
     device = torch.device("cuda", 0)
     run = dataclasses.replace(run, device=device)
+    gc.collect()
+    CudaProbe(device).release()  # those that another test left would not be taken again
     before = torch.cuda.memory_allocated(device)
     modules = trainer.build_model(run, weights=False)
     state = assemble(trainer, run, modules)

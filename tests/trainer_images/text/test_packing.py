@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from trainer_images.text import batches, loss, model, weights
+from app_trainer_sdk.training.device import planned_for
+from trainer_images.text import batches, loss, model, packing, weights
 from trainer_images.text.tokens import TokenRow
 
 
@@ -91,6 +94,70 @@ def test_compiled_blocks_are_not_compiled_again_for_other_lengths(packed):
 
     torch.testing.assert_close(actual, expected)
     assert graphs == counter.frame_count
+
+
+def heads():
+    """Query of four heads, key and value of two, over 12 tokens."""
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(1, count, 12, 16, generator=generator) for count in (4, 2, 2)]
+
+
+def heads_on_a_card(dtype, width=16):
+    """The same without data."""
+    with FakeTensorMode():
+        return [torch.empty(1, count, 12, width, dtype=dtype, device="cuda") for count in (4, 2, 2)]
+
+
+def attended(query, key, value):
+    layout = packing.RowLayout([7, 5], torch.tensor([0, 7, 12], dtype=torch.int32))
+    return packing.attend(None, query, key, value, None, scaling=0.25, row_layout=layout)[0]
+
+
+class Called(TorchDispatchMode):
+    """Names of the operators called."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+        self.names.append(function._schema.name)
+        return function(*arguments, **(keywords or {}))
+
+
+KERNEL = "torch_attn::_varlen_attn"
+
+
+def test_on_a_card_without_the_kernel_rows_are_computed_one_by_one():
+    """The kernel wants compute capability 8.0, 16 bits and heads of a multiple of 8: a T4 has no such thing."""
+    half, odd, whole = (
+        heads_on_a_card(*each) for each in [(torch.float16,), (torch.bfloat16, 12), (torch.float32,)]
+    )
+
+    assert packing.has_kernel(*half, works=lambda asked: True)
+    assert not packing.has_kernel(*half, works=lambda asked: False)
+    assert not packing.has_kernel(*odd, works=lambda asked: True)
+    assert not packing.has_kernel(*whole, works=lambda asked: True)
+
+
+def test_under_autocast_weights_in_fp32_get_the_kernel_too():
+    """A rotated query is in the precision of the weights, a value in autocast's."""
+    with planned_for("cuda"), FakeTensorMode(), Called() as called, torch.autocast("cpu", torch.bfloat16):
+        query, key, value = heads()
+        out = attended(query, key, value.bfloat16())
+
+    assert out.dtype == torch.bfloat16
+    assert KERNEL in called.names
+
+
+def test_rows_one_by_one_on_a_card_share_no_keys():
+    """Torch's attention without the kernel would make scores of tokens by tokens for heads that share keys."""
+    inputs = heads()
+    with planned_for("cuda"), Called() as called:
+        there = attended(*inputs)
+
+    assert KERNEL not in called.names
+    torch.testing.assert_close(there, attended(*inputs))
 
 
 def recomputing(forward):
