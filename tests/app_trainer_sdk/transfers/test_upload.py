@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loopback import free, reply
+from loopback import reply
 from lying_server import body_of
 from receivers import KIB, Flaky, QuickClock, Receiver, S3Receiver, moto, send, upload_tools, written
 
@@ -33,13 +33,6 @@ from app_trainer_sdk.transfers.web import Web
 
 SIZE = 300 * KIB  # five parts
 NAME = "weights.safetensors"
-
-
-@pytest.fixture
-def receiver(tmp_path: Path) -> Iterator[Receiver]:
-    """A listener with its store."""
-    with Receiver(tmp_path / "desk") as there:
-        yield there
 
 
 @pytest.fixture(scope="module")
@@ -108,64 +101,6 @@ def test_bytes_that_changed_after_they_were_read_are_never_verified(tmp_path: Pa
 
     with pytest.raises(UploadFailed, match="refused 4 times"):
         send(path, Changing(), upload_tools(part_bytes=5 << 20))
-
-
-def test_a_url_that_expires_on_the_way_is_replaced_and_no_part_goes_twice(tmp_path: Path):
-    """A13 row 8: a time of 2 s and a slow way. Parts wait longer than that; each is taken exactly once."""
-    clock = RealClock()
-    with Receiver(tmp_path / "desk", seconds=2.0) as receiver:
-        tools = upload_tools(clock=clock, connections=1)
-        tools.throttle.rate = 100 * KIB  # three seconds in all
-        send(written(tmp_path, SIZE), receiver.client(), tools)
-
-        assert sorted(number for number, _ in receiver.taken()) == ["1", "2", "3", "4", "5"]
-        assert receiver.stored("artifact", "adapter", NAME) == body_of(SIZE)
-
-
-def test_a_url_that_the_store_finds_expired_is_asked_for_again(tmp_path: Path, receiver: Receiver):
-    """403 to parts that looked fresh here: only they go again, under another URL."""
-    ahead = [0.0]
-    receiver.store.now = lambda: time.time() + ahead[0]
-    client = receiver.client()
-
-    class Late:
-        """The store's clock jumps by more than the time of a URL after the first grant."""
-
-        def __getattr__(self, name: str) -> Any:
-            def ask(*words: Any) -> Any:
-                answer = getattr(client, name)(*words)
-                if name == "parts" and not ahead[0]:
-                    ahead[0] = 10_000.0
-                return answer
-
-            return ask
-
-    send(written(tmp_path, SIZE), Late(), upload_tools())
-
-    refused = [row for row in receiver.store.requests if row[2] == 403]
-    assert refused
-    assert sorted(number for number, _ in receiver.taken()) == ["1", "2", "3", "4", "5"]
-
-
-@pytest.mark.parametrize(
-    "faults",
-    [
-        [Told(500), Told(503, headers={"Retry-After": "1"})],
-        [Told(DROPPED), Told(DROPPED)],
-        [Told(403), Told(403)],
-        [Told(SILENT)],
-        [Told(429), Told(DROPPED), Told(500), Told(403), Told(408)],
-    ],
-)
-def test_a_store_that_has_its_troubles_gets_everything_in_the_end(
-    tmp_path: Path, receiver: Receiver, faults: list[Told]
-):
-    """Errors, resets, silence and refusals: parts that were taken stay taken."""
-    receiver.store.faults.extend(faults)
-    send(written(tmp_path, SIZE), receiver.client(), upload_tools(silence=0.3))
-
-    assert receiver.stored("artifact", "adapter", NAME) == body_of(SIZE)
-    assert sum(size for _, size in receiver.taken()) == SIZE
 
 
 @settings(max_examples=12, deadline=None)
@@ -350,42 +285,3 @@ def test_a_name_of_the_platforms_own_network_is_refused_when_it_is_connected_to(
         "must not reach into the platform's own network; change /outputs/put/adapter~1weights.safetensors, or "
         "the platform's APP_TRAINER_ALLOW_HOSTS to name store.example"
     )
-
-
-def test_a_throttle_holds_back_until_it_is_lifted():
-    """A checkpoint's bytes are paced over all connections; at the end of a run they are not."""
-    from app_trainer_sdk.transfers.effort import Throttle
-
-    clock, throttle, never = QuickClock(), Throttle(1000.0), threading.Event()
-    for _ in range(5):
-        throttle.wait(1000, clock, never)
-    paced = clock.at
-    throttle.lift()
-    throttle.wait(1_000_000, clock, never)
-
-    assert 4.0 <= paced <= 5.0
-    assert clock.at == paced
-
-
-def test_the_store_refuses_other_bytes_than_were_signed(tmp_path: Path, receiver: Receiver):
-    """A wrong checksum is refused by the store itself, before anybody is asked to verify."""
-    path = written(tmp_path, SIZE)
-    client = receiver.client()
-
-    class Changing(Flaky):
-        def parts(self, *words: Any) -> Any:
-            path.write_bytes(b"x" * SIZE)
-            return client.parts(*words)
-
-    with pytest.raises(UploadFailed, match=r"refused 4 times: .*other bytes than announced"):
-        send(path, Changing(client), upload_tools())
-
-    assert receiver.taken() == []
-    assert receiver.outputs.verified("j") == []
-
-
-def test_a_file_that_goes_or_changes_is_told(tmp_path: Path, receiver: Receiver):
-    """Not a file: an error that names it."""
-    with pytest.raises(UploadFailed, match="cannot be read"):
-        send(tmp_path / "none", receiver.client(), upload_tools())
-    assert free() is None
