@@ -1,32 +1,24 @@
-"""Owns measuring what a computation really allocates at once: exact bytes, on the CPU and on a card.
+"""Owns measuring what a computation really allocates at once on the CPU, in exact bytes.
 
-The CPU's allocator keeps no peak of its own, so there torch's profiler counts every block, which slows what it
-watches. This file must not know what is measured.
+The CPU's allocator keeps no peak of its own, as a card's does: torch's profiler counts every block, which slows
+what it watches. This file must not know what is measured.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 
-def allocated_peak(held: Iterable[Tensor], work: Callable[[], None], device: torch.device) -> int:
+def allocated_peak(held: Iterable[Tensor], work: Callable[[], None]) -> int:
     """Most bytes that torch's allocator had handed out at once during ``work``.
 
     Args:
-        held: tensors that live before; on a card the allocator knows of them itself.
+        held: tensors that live before.
         work: what is measured.
-        device: whose allocator is asked.
     """
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        work()
-        torch.cuda.synchronize(device)
-        return torch.cuda.max_memory_allocated(device)
     storages = {each.untyped_storage() for each in held}
     loaded = sum({each.data_ptr(): each.nbytes() for each in storages}.values())
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:

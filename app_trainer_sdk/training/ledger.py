@@ -116,8 +116,8 @@ class Ledger:
 
     def _end(self, here: _Open, releases: bool) -> None:
         row, scope = here.row, here.scope
+        self._note_peak()  # waits for the device
         row.seconds = self._clock() - here.started
-        self._note_peak()
         self._open.remove(here)
         self._census.leave(scope)
         self._read(row)

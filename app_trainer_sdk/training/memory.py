@@ -139,7 +139,8 @@ class CudaProbe:
         )  # fmt: skip
 
     def peak(self) -> int:
-        """Most bytes allocated by torch at once."""
+        """Most bytes allocated by torch at once, when the device has finished: seconds are read after it."""
+        torch.cuda.synchronize(self._device)
         return torch.cuda.max_memory_allocated(self._device)
 
     def reset(self) -> None:

@@ -9,15 +9,19 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
+
+import torch
 
 from app_trainer_sdk.contract import SupervisedTrainer
 from app_trainer_sdk.errors import InternalError
 from app_trainer_sdk.handle import Run
 from app_trainer_sdk.training.allocated import allocated_peak
+from app_trainer_sdk.training.device import synchronize
 from app_trainer_sdk.training.evaluations import end_iterator
+from app_trainer_sdk.training.phase_row import Row
 from app_trainer_sdk.training.predict import predict
 from app_trainer_sdk.training.rank import Rank, Ready
 from app_trainer_sdk.training.rehearsal import rehearse
@@ -35,7 +39,8 @@ def measure_longest(
     """Two updates and an evaluation of the longest rows, each a row of the ledger; seconds of an update."""
     assert run.device is not None
     batch = trainer.largest_batch(run, run.settings.microbatch)
-    places = _Places(rank, ready, {name: list(each.shape) for name, each in batch.tensors.items()})
+    shapes = {name: list(each.shape) for name, each in batch.tensors.items()}
+    places = Places(lambda place: ready.ledger.phase(place, inputs=shapes, releases=False), rank.enter)
     held = [*state.modules.root.parameters(), *state.modules.root.buffers(), *batch.tensors.values()]
     held += state.average.memory if state.average is not None else ()
 
@@ -43,15 +48,16 @@ def measure_longest(
         with places:
             rehearse(trainer, run, state, batch, mark=places.mark)
 
-    measured["longest_peak_bytes"] = allocated_peak(held, work, run.device)
-    if run.device.type == "cpu":  # counting slowed it
-        work()
+    counted = allocated_peak(held, work) if run.device.type == "cpu" else None
+    work()  # counting slowed it
+    measured["longest_peak_bytes"] = places.peak if counted is None else counted
     state.counters = Counters()  # what follows begins where a run begins
-    return places.seconds["update 2"]
+    return places.rows["update 2"].seconds
 
 
 def measure_updates(rank: Rank, ready: Ready, run: Run, state: Any, longest: float | None) -> dict[str, Any]:
     """Some updates on the data, as a run makes them."""
+    device = _device(run)
     seconds, waits, examples, right = [], [], 0, True
     order, position = getattr(state, "order", None), 0
     steps = ready.opened.trainer.training_steps(run, state)
@@ -84,17 +90,20 @@ def measure_updates(rank: Rank, ready: Ready, run: Run, state: Any, longest: flo
     }  # fmt: skip
     replica = getattr(state, "replica", None)
     if replica is not None:
+        synchronize(device)
         started = time.perf_counter()
         replica.reduce(first=False)
+        synchronize(device)
         told["communication_seconds"] = time.perf_counter() - started
     return told
 
 
 def measure_evaluation(rank: Rank, ready: Ready, run: Run, state: Any) -> dict[str, Any] | None:
     """Seconds of one evaluation of the validation split, from its first batches."""
-    trainer = ready.opened.trainer
+    trainer, device = ready.opened.trainer, _device(run)
     held_out = trainer.dataset(run, "validation") if isinstance(trainer, SupervisedTrainer) else ()
     rows = 0 if isinstance(held_out, Stream) else len(held_out)
+    synchronize(device)
     started, batches = time.perf_counter(), 0
     terms = trainer.evaluate(run, state, "validation")
     try:
@@ -107,6 +116,7 @@ def measure_evaluation(rank: Rank, ready: Ready, run: Run, state: Any) -> dict[s
         end_iterator(terms)
     if not batches:
         return None
+    synchronize(device)  # nobody has read a number of them
     seconds = time.perf_counter() - started
     rounds = math.ceil(rows / (run.settings.microbatch * rank.team.size)) if rows else batches
     return {"batches": rounds, "measured": batches, "seconds": seconds / batches * rounds}
@@ -132,14 +142,24 @@ def compare_prediction(ready: Ready, measured: dict[str, Any]) -> None:
     }  # fmt: skip
 
 
-class _Places:
-    """The rows of the ledger that a rehearsal's marks divide it into."""
+def _device(run: Run) -> torch.device:
+    assert run.device is not None
+    return run.device
 
-    def __init__(self, rank: Rank, ready: Ready, inputs: Mapping[str, Any]) -> None:
-        self.seconds: dict[str, float] = {}
-        self._rank = rank
-        self._ledger = ready.ledger
-        self._inputs = inputs
+
+class Places:
+    """The rows of the ledger that a rehearsal's marks divide it into.
+
+    Args:
+        phase: begins a row of this name.
+        enter: told the name of each.
+    """
+
+    def __init__(
+        self, phase: Callable[[str], AbstractContextManager[Row]], enter: Callable[[str], None]
+    ) -> None:
+        self.rows: dict[str, Row] = {}
+        self._phase, self._enter = phase, enter
         self._open = ExitStack()
 
     def __enter__(self) -> None:
@@ -151,7 +171,10 @@ class _Places:
     def mark(self, place: str) -> None:
         """One place ends and the next one begins."""
         self._open.close()
-        self._rank.enter(f"longest {place}")
-        self._open.enter_context(self._ledger.phase(f"longest {place}", inputs=self._inputs, releases=False))
-        started = time.perf_counter()
-        self._open.callback(lambda: self.seconds.update({place: time.perf_counter() - started}))
+        self._enter(f"longest {place}")
+        self.rows[place] = self._open.enter_context(self._phase(f"longest {place}"))
+
+    @property
+    def peak(self) -> int:
+        """Most bytes at once in any of them: the ledger begins the device's counter anew with each."""
+        return max(row.peak for row in self.rows.values())

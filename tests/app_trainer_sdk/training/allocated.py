@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from torch_helpers import CPU
 
 from app_trainer_sdk.training import allocated
 from app_trainer_sdk.training.dry_run import uncollected
@@ -17,7 +16,7 @@ def allocated_peak(held, work):
     torch.set_num_threads(1)  # so little work is slower on several
     try:
         with uncollected():
-            return allocated.allocated_peak(held, work, CPU)
+            return allocated.allocated_peak(held, work)
     finally:
         torch.set_num_threads(threads)
 
