@@ -36,7 +36,7 @@ class RankProcess:
         self.silent = False
         self.killed = False
         self.listens = False  # whether it has said anything, so that signals mean to it what they should
-        self.moved_at = time.monotonic()
+        self.moved_at = 0.0  # by the clock of whoever watches it
         self.ended_at = 0
         self.log_begin = self.stacks_begin = 0
         self.told: dict[str, Any] | None = None
@@ -52,7 +52,6 @@ class RankProcess:
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=descriptors,
                 start_new_session=True, env=environment,
             )  # fmt: skip
-        self.moved_at = time.monotonic()
         self.theirs.close()
 
     @property

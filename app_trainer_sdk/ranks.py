@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +48,15 @@ class Ranks:
         count: how many processes train here.
         program: what each of them runs.
         node, nodes: which node this is, and of how many; with several they meet where the environment says.
+        clock: seconds, monotonic.
     """
 
     def __init__(
-        self, folder: Path, count: int = 1, *, program: Sequence[str] = PROGRAM, node: int = 0, nodes: int = 1
-    ) -> None:
+        self, folder: Path, count: int = 1, *, program: Sequence[str] = PROGRAM, node: int = 0, nodes: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
         self._folder = folder
+        self._clock = clock
         self._program = program
         self._node, self._nodes = node, nodes
         self._members = [RankProcess(node * count + number, folder) for number in range(count)]
@@ -81,6 +84,7 @@ class Ranks:
                 environment = rank_environment(local, count, port, node=self._node, nodes=self._nodes)
                 self._selector.register(member.connection, selectors.EVENT_READ, member)
                 member.begin([*self._program, *words], environment, descriptors)
+                member.moved_at = self._clock()
 
     @property
     def working(self) -> bool:
@@ -124,15 +128,16 @@ class Ranks:
         if not bad or all(each.status is not None for each in self._members):
             return
         if self._peers_end == float("inf"):
-            self._peers_end = time.monotonic() + PEER_SECONDS
+            self._peers_end = self._clock() + PEER_SECONDS
             self.tell(StopRequested("peer"))
-        if time.monotonic() > self._peers_end:
+        if self._clock() > self._peers_end:
             self.kill()
 
     def silence(self) -> float:
         """Seconds since the quietest of those that live said anything, or that it moves."""
         moved = [each.moved_at for each in self._members if each.status is None]
-        return time.monotonic() - min(moved, default=time.monotonic())
+        now = self._clock()
+        return now - min(moved, default=now)
 
     def dump_stacks(self) -> None:
         """Make each write the stacks of all its threads to its log."""
@@ -205,7 +210,7 @@ class Ranks:
         if not piece:
             self._hush(member)
             return []
-        member.listens, member.moved_at = True, time.monotonic()
+        member.listens, member.moved_at = True, self._clock()
         *lines, member.pieces = (member.pieces + piece).split(b"\n")
         messages = [json.loads(line) for line in lines]
         for message in messages:

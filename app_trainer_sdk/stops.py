@@ -41,6 +41,7 @@ class Stops:
     Args:
         heard: called in the main thread with each new wish.
         tick: called in the main thread about every ``TICK_SECONDS``, whatever it waits for.
+        clock: seconds, monotonic.
 
     Attributes:
         asked: the wish, None while nobody asked.
@@ -49,11 +50,15 @@ class Stops:
         BadJob: the environment's deadline is none.
     """
 
-    def __init__(self, heard: Callable[[StopRequested], None], tick: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, heard: Callable[[StopRequested], None], tick: Callable[[], None] = lambda: None, *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
         self._heard = heard
         self._tick = tick
+        self._clock = clock
         self._orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
-        self._deadline = time.monotonic() + seconds_to_deadline()
+        self._deadline = clock() + seconds_to_deadline()
         self._raises = False
         self._asked_at = 0.0
         self._upload_from: float | None = None
@@ -72,13 +77,15 @@ class Stops:
         previous[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._on_tick)
         signal.setitimer(signal.ITIMER_REAL, TICK_SECONDS, TICK_SECONDS)
         # They were held back while the program was loaded: process 1 of a container would not get them at all.
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        held_back = signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         try:
             yield
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
             for number, handler in previous.items():
-                signal.signal(number, handler)
+                # Where they were held back the process is the job's own, and about to end: a signal that comes
+                # after the end was told must not change its code.
+                signal.signal(number, signal.SIG_IGN if number in held_back else handler)
 
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[None]:
@@ -140,7 +147,7 @@ class Stops:
 
     def _waited(self) -> float:
         """Seconds since the wish; 0 before there was one, so that what was spent before does not count."""
-        return time.monotonic() - self._asked_at if self.asked is not None else 0.0
+        return self._clock() - self._asked_at if self.asked is not None else 0.0
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.asked is None:
@@ -159,13 +166,13 @@ class Stops:
                 order = self._orders.get_nowait()
                 # Who is fenced must leave nothing behind that a newer attempt could meet.
                 self._ask(StopRequested(REASONS[order], checkpoint=order != "fenced"))
-        if time.monotonic() >= self._deadline:
+        if self._clock() >= self._deadline:
             self._ask(StopRequested("deadline"))
 
     def _ask(self, wish: StopRequested) -> None:
         """The first reason stands, but for a newer attempt's; a later wish may take the checkpoint away."""
         if self.asked is None:
-            self._asked_at = time.monotonic()
+            self._asked_at = self._clock()
             self.asked = wish
         elif wish.reason == "fenced" != self.asked.reason:
             self.asked = wish

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ class Supervisor:
         self, job: Job, layout: JobDirectory, console: Console, sink: Sink | None = None, *, ranks: int = 1,
         nodes: int = 1, allow_changes: Sequence[str] = (), program: Sequence[str] = PROGRAM,
         foresight: Foresight = Foresight(), proc: Path = PROC,  # noqa: B008 - a frozen value
-        made: Mapping[str, Any] | None = None,
+        made: Mapping[str, Any] | None = None, clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._job = job
         self._layout = layout
@@ -59,7 +60,8 @@ class Supervisor:
         make_folder(self._folder)
         self._sink: Sink = sink or NoSink()
         self._chosen = sink is not None
-        self._stops = Stops(self._pass_on_stop, self._tick)
+        self._clock = clock
+        self._stops = Stops(self._pass_on_stop, self._tick, clock=clock)
         self._stop_told: StopRequested | None = None
         self._heartbeat = Heartbeat(self._folder)
         self._count, self._nodes = ranks, nodes
@@ -140,8 +142,10 @@ class Supervisor:
                 path.replace(folder / path.name)
 
     def _supervise(self) -> dict[str, Any]:
-        self._ranks = ranks = Ranks(self._folder, self._count, program=self._program, nodes=self._nodes)
-        self._watch = Watch(ranks, MemoryWatch(self._proc))
+        self._ranks = ranks = Ranks(
+            self._folder, self._count, program=self._program, nodes=self._nodes, clock=self._clock
+        )
+        self._watch = Watch(ranks, MemoryWatch(self._proc), clock=self._clock)
         try:
             with self._stops.spending("checkpoint"):
                 ranks.begin()

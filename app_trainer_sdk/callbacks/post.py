@@ -48,12 +48,17 @@ class Postman:
         url: where to; it may carry a signature and is never logged.
         credentials: token, keys and certificates.
         wall: Unix time, for the signature.
+        clock: seconds, monotonic.
     """
 
-    def __init__(self, url: str, credentials: Credentials, *, wall: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, url: str, credentials: Credentials, *, wall: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
         self._url = url
         self._credentials = credentials
         self._wall = wall
+        self._clock = clock
         self._pool: urllib3.PoolManager | None = None
 
     def post(self, identity: str, body: bytes) -> Answer:
@@ -70,7 +75,7 @@ class Postman:
                 "POST", self._url, body=body, headers=self._headers(identity, body), redirect=False,
                 preload_content=False,
             )  # fmt: skip
-            body = _beginning(answer)
+            body = _beginning(answer, self._clock)
             return Answer(answer.status, body, retry_after(answer.headers.get("Retry-After")))
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
             self.close()  # the next try begins anew, with certificates as they are then
@@ -91,10 +96,10 @@ class Postman:
         }  # fmt: skip
 
 
-def _beginning(answer: urllib3.BaseHTTPResponse) -> bytes:
+def _beginning(answer: urllib3.BaseHTTPResponse, clock: Callable[[], float]) -> bytes:
     """The beginning of a body; one that trickles in is given no more time than one that does not come."""
-    body, deadline = b"", time.monotonic() + READ_SECONDS
-    while len(body) < ANSWER_BYTES and time.monotonic() < deadline:
+    body, deadline = b"", clock() + READ_SECONDS
+    while len(body) < ANSWER_BYTES and clock() < deadline:
         piece = answer.read1(ANSWER_BYTES)
         if not piece:
             answer.release_conn()

@@ -12,7 +12,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -24,6 +23,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from loopback import reserved_port
 from process_helpers import alive, gone, start_supervisor
 
 from app_trainer_sdk.callbacks.flush import deliver_backlog
@@ -175,7 +175,7 @@ class Listening:
 
     def wait(self) -> None:
         """Until it answers."""
-        limit = time.monotonic() + 20
+        limit = time.monotonic() + 60
         while time.monotonic() < limit:
             with suppress(OSError):
                 connection = HTTPConnection("127.0.0.1", self.port, timeout=5)
@@ -190,15 +190,14 @@ class Listening:
 @contextmanager
 def listening(folder: Path) -> Iterator[Listening]:
     """A listener at a free port, gone afterwards."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    listener = Listening(folder, port)
-    listener.begin()
-    listener.wait()
-    try:
-        yield listener
-    finally:
-        listener.kill()
+    with reserved_port() as port:
+        listener = Listening(folder, port)
+        listener.begin()
+        try:
+            listener.wait()
+            yield listener
+        finally:
+            listener.kill()
 
 
 class Campaign:
@@ -237,7 +236,7 @@ class Campaign:
             self._wait_for_rank(folder, attempt, process)
             time.sleep(self.moment.random() * STEPS * STEP_SECONDS * 1.2)
             getattr(self, "_" + fault.replace(" ", "_"))(folder, attempt, process)
-        code = process.wait(60)
+        code = process.wait(120)
         self.counts[f"code {code}"] += 1
         for pid in self._ranks(folder, attempt):
             assert gone(pid), f"rank {pid} outlives its supervisor"
@@ -269,7 +268,7 @@ class Campaign:
         return [int(each.name.removeprefix("pid-")) for each in place.glob("pid-*")]
 
     def _wait_for_rank(self, folder: Path, attempt: int, process: subprocess.Popen[bytes]) -> None:
-        limit = time.monotonic() + 20
+        limit = time.monotonic() + 60
         while not self._ranks(folder, attempt) and process.poll() is None and time.monotonic() < limit:
             time.sleep(0.01)
 
@@ -278,7 +277,7 @@ class Campaign:
         self.line.bad = False
         self.listener.wait()
         job = load_job(folder / "job.json")
-        waiting, _, left = deliver_backlog(job.callbacks, JobDirectory(folder / "dir"), 20.0)
+        waiting, _, left = deliver_backlog(job.callbacks, JobDirectory(folder / "dir"), 60.0)
         self.line.bad = True
         self.counts["sent again at the end"] += waiting
 

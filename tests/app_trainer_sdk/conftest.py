@@ -19,6 +19,7 @@ from typing import Any
 
 import psutil
 import pytest
+from held_trainers import finding_held_trainers
 from loopback import Loopback, Received
 from lying_server import LyingServer
 
@@ -128,14 +129,15 @@ class ToyRun:
         """The first event of a kind, as soon as it is said."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
+            ended = self.process.poll() is not None  # before looking: the last thing it did may be this event
             found = [event for event in self.events(attempt) if event["type"] == kind]
             if found:
                 return found[0]
-            assert self.process.poll() is None, self.told()
+            assert not ended, self.told()
             time.sleep(0.05)
         raise AssertionError(f"no {kind} after {seconds} s: {self.told()}")
 
-    def end(self, seconds: float = 90.0) -> int:
+    def end(self, seconds: float = 150.0) -> int:
         """The exit code, once it is there."""
         self.code = self.process.wait(timeout=seconds)
         return self.code
@@ -155,7 +157,7 @@ class ToyRun:
 
     def rank(self) -> int:
         """Process id of the rank, once it is there."""
-        deadline = time.monotonic() + 20.0
+        deadline = time.monotonic() + 60.0
         while not (found := children(self.supervisor())):
             assert time.monotonic() < deadline, self.told()
             time.sleep(0.02)
@@ -211,7 +213,7 @@ def start_toy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartToy]:
         ]
         command = words if shell == "{}" else ["sh", "-c", shell.format(" ".join(words))]
         quick = {"APP_TRAINER_CACHE_DIR": str(cache), "APP_TRAINER_UPLOAD_WAIT_SECONDS": "1",
-                 "APP_TRAINER_LOG_FORMAT": "text"}  # fmt: skip
+                 "APP_TRAINER_LOG_FORMAT": "text", "PYTHONPATH": finding_held_trainers()}  # fmt: skip
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("APP_TRAINER_")}
         with output.open("wb") as file:
             stream = file if terminal is None else terminal

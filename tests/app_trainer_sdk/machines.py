@@ -30,7 +30,9 @@ class Machine:
         folder = self.mount / group
         folder.mkdir(parents=True, exist_ok=True)
         for name, value in files.items():
-            (folder / name).write_text(f"{value}\n")
+            beside = folder / f"{name}.new"  # the kernel's are never half written
+            beside.write_text(f"{value}\n")
+            beside.rename(folder / name)
 
     def memory(self, group: str, limit: object, used: float, inactive: float, active: float = 0.0) -> None:
         names = ("memory.max", "memory.current", "inactive_file", "active_file")

@@ -17,6 +17,7 @@ from app_trainer_sdk.attempt.admission import run_job
 from app_trainer_sdk.callbacks.sinks import RecordingSink
 from app_trainer_sdk.console import Console
 from app_trainer_sdk.errors import ExitCode
+from app_trainer_sdk.events import Event
 from app_trainer_sdk.job import load_job
 from app_trainer_sdk.limits import PROC
 from app_trainer_sdk.paths import JobDirectory
@@ -25,6 +26,8 @@ from app_trainer_sdk.supervisor import Supervisor
 __all__ = ["run_job"]  # for the processes that are begun here
 
 TOY = {"trainer": "app_trainer_sdk.testing.toys:ToyTrainer", "model": "toy-mlp"}
+#: What is done to a supervisor.
+Act = Callable[[Supervisor], object]
 #: What every fake rank begins with: its place, its line, and how it leaves.
 HEAD = """
 import json, os, pathlib, resource, signal, socket, subprocess, sys, threading, time
@@ -51,6 +54,10 @@ def obey():
     stop = hear()
     leave(CODES[stop["reason"]], stop["reason"], step=int(stop["checkpoint"]))
 """
+
+
+#: A rank says that it works.
+BEGUN = "say('phase', name='train')\n"
 
 
 def program(body: str) -> list[str]:
@@ -84,8 +91,38 @@ class Told:
         return self.events[-1]
 
 
+class Clock:
+    """Seconds that go when told."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def go(self, seconds: float) -> None:
+        """So many seconds pass."""
+        self.now += seconds
+
+
+class Acting(RecordingSink):
+    """Does something in the main thread whenever a phase is told: what a rank brings about happens there, and
+    not while something else is done.
+    """  # fmt: skip
+
+    def __init__(self, acts: Sequence[Act]) -> None:
+        super().__init__()
+        self.supervisor: Supervisor
+        self._acts = iter(acts)
+
+    def send(self, event: Event) -> None:
+        super().send(event)
+        if event.type == "job.phase" and (act := next(self._acts, None)):
+            act(self.supervisor)
+
+
 def supervise(
     folder: Path, body: str, *, ranks: int = 1, proc: Path = PROC, job: Mapping[str, Any] | None = None,
+    acts: Sequence[Act] = (), clock: Callable[[], float] = time.monotonic,
     meanwhile: Callable[[Supervisor], None] = lambda supervisor: None,
 ) -> Told:  # fmt: skip
     """Run a job whose ranks do ``body`` to its end.
@@ -96,14 +133,23 @@ def supervise(
         ranks: how many.
         proc: the process filesystem that memory is read from.
         job: parts of the job document.
-        meanwhile: called before it begins, for example to start a timer.
+        acts: what is done, one after the other, when phases are told.
+        clock: seconds, of which the grace, the deadline and what stalls are made.
+        meanwhile: called before it begins, for example to start a thread that watches.
     """
     path = folder / "job.json"
     path.write_text(json.dumps({**TOY, **(job or {})}))
-    sink, console = RecordingSink(), io.StringIO()
+    sink, console = Acting(acts), io.StringIO()
     layout = JobDirectory(folder / "dir")
-    supervisor = Supervisor(
-        load_job(path), layout, Console(console), sink, ranks=ranks, program=program(body), proc=proc
+    sink.supervisor = supervisor = Supervisor(
+        load_job(path),
+        layout,
+        Console(console),
+        sink,
+        ranks=ranks,
+        program=program(body),
+        proc=proc,
+        clock=clock,
     )
     meanwhile(supervisor)
     code = supervisor.run()
@@ -132,6 +178,8 @@ def start_supervisor(
     """
     (folder / "job.json").write_text(json.dumps({**TOY, **(job or {})}))
     code = before + (
+        # As the command does: until somebody listens signals wait, and once the end is told again.
+        "\nimport signal; signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))"
         "\nimport sys, pathlib, process_helpers as h\n"
         "h.Supervisor.__init__.__kwdefaults__['program'] = h.program(sys.argv[2])\n"
         "folder = pathlib.Path(sys.argv[1])\n"
@@ -152,7 +200,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def gone(pid: int, seconds: float = 10.0) -> bool:
+def gone(pid: int, seconds: float = 60.0) -> bool:
     """Whether a process ends within so many seconds."""
     limit = time.monotonic() + seconds
     while alive(pid) and time.monotonic() < limit:
@@ -160,7 +208,7 @@ def gone(pid: int, seconds: float = 10.0) -> bool:
     return not alive(pid)
 
 
-def wait_for(path: Path, seconds: float = 10.0) -> str:
+def wait_for(path: Path, seconds: float = 60.0) -> str:
     """The text of a file, once there is any."""
     limit = time.monotonic() + seconds
     while not (path.exists() and path.read_text()):
@@ -169,7 +217,6 @@ def wait_for(path: Path, seconds: float = 10.0) -> str:
     return path.read_text()
 
 
-def signal_when(path: Path, number: int) -> None:
-    """Signal this process as soon as a file is there; for a thread."""
-    wait_for(path)
-    os.kill(os.getpid(), number)
+def signalled(number: int) -> Act:
+    """A signal to this process."""
+    return lambda supervisor: os.kill(os.getpid(), number)

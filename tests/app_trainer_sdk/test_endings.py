@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 from machines import GIB, Machine
-from process_helpers import Told, gone, signal_when, supervise, wait_for
+from process_helpers import BEGUN, Clock, Told, gone, supervise
 
 from app_trainer_sdk.schemas.result import result_schema
 from app_trainer_sdk.supervisor import Supervisor
@@ -119,17 +119,10 @@ def test_nearly_full(tmp_path: Path, version: int):
     """A6: at 97 % of the group's memory the ranks go before the kernel takes the supervisor too: 71."""
     machine = Machine(tmp_path, version=version, group="/box")
     machine.memory("box", 8 * GIB, 7.7, 0)  # 96 %
-    begun = tmp_path / "begun"
-
-    def fill() -> None:
-        wait_for(begun)
-        machine.memory("box", 8 * GIB, 7.8, 0)
-
-    filler = threading.Thread(target=fill)
-    filler.start()
-    body = f"pathlib.Path({str(begun)!r}).write_text('x'); time.sleep(60)"
-    told = supervise(tmp_path, body, proc=machine.proc)
-    filler.join()
+    told = supervise(
+        tmp_path, BEGUN + "time.sleep(600)", proc=machine.proc,
+        acts=[lambda supervisor: machine.memory("box", 8 * GIB, 7.8, 0)],
+    )  # fmt: skip
 
     assert told.code == 71
     assert "7,987 of 8,192 MiB" in told.result["failure"]["message"]
@@ -140,16 +133,47 @@ def test_nearly_full(tmp_path: Path, version: int):
 STUCK = """
 import faulthandler
 faulthandler.register(signal.SIGUSR1, all_threads=True)
+def hangs():
+    (folder / f"hangs-{rank}-{threading.get_ident()}").touch()
 def wait_for_ever():
-    while True: time.sleep(60)
+    hangs()
+    while True: time.sleep(600)
 threading.Thread(target=wait_for_ever, name="other").start()
 """
 
 
-def test_a_rank_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+class Hanging:
+    """Time that stands until both threads of all ranks hang, then until as many stacks as that are in the logs
+    with ``words``; from there on as much has passed as it takes.
+    """  # fmt: skip
+
+    def __init__(self, folder: Path, words: str, stacks: int, ranks: int) -> None:
+        self._attempt = folder / "dir" / "attempts" / "1"
+        self._words, self._stacks, self._ranks = words, stacks, ranks
+        self._heard: Callable[[], bool] = lambda: False
+        self._moments = [(self._hang, 900.0), (self._told, 901.0), (lambda: True, 1800.0)]
+        self._now = 0.0
+
+    def begin(self, supervisor: Supervisor) -> None:
+        """The one whose ranks it are: who was not heard yet is not asked for its stacks."""
+        self._heard = lambda: all(each.listens for each in supervisor._ranks._members)  # type: ignore[union-attr]
+
+    def __call__(self) -> float:
+        if self._moments and self._moments[0][0]():
+            self._now = self._moments.pop(0)[1]
+        return self._now
+
+    def _hang(self) -> bool:
+        return len([*self._attempt.glob("hangs-*")]) == 2 * self._ranks and self._heard()
+
+    def _told(self) -> bool:
+        return sum(log.read_text().count(self._words) for log in self._attempt.glob("logs/*")) >= self._stacks
+
+
+def test_a_rank_that_hangs(tmp_path: Path):
     """A6, A11: the stacks of every thread, then ``job.stalled``; as long again, and it is killed: 70."""
-    monkeypatch.setenv("APP_TRAINER_STALL_SECONDS", "1.2")
-    told = supervise(tmp_path, STUCK + "say('phase', name='train')\nwait_for_ever()")
+    clock = Hanging(tmp_path, "in wait_for_ever", stacks=2, ranks=1)
+    told = supervise(tmp_path, STUCK + BEGUN + "wait_for_ever()", clock=clock, meanwhile=clock.begin)
     log = (tmp_path / "dir" / "attempts" / "1" / "logs" / "rank-0.log").read_text()
 
     assert told.code == 70
@@ -160,11 +184,11 @@ def test_a_rank_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     one_truth(told)
 
 
-def test_ranks_that_wait_for_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_ranks_that_wait_for_each_other(tmp_path: Path):
     """A5: when every rank hangs in a collective it is 80, as a collective's own time-out is."""
-    monkeypatch.setenv("APP_TRAINER_STALL_SECONDS", "1.2")
-    code = "exec(compile('time.sleep(60)', '/lib/torch/distributed/distributed_c10d.py', 'exec'))"
-    told = supervise(tmp_path, STUCK + f"say('pulse')\n{code}", ranks=2)
+    code = "exec(compile('hangs(); time.sleep(600)', '/lib/torch/distributed/distributed_c10d.py', 'exec'))"
+    clock = Hanging(tmp_path, "torch/distributed", stacks=2, ranks=2)
+    told = supervise(tmp_path, STUCK + f"say('pulse')\n{code}", ranks=2, clock=clock, meanwhile=clock.begin)
 
     assert told.code == 80
     assert "waits for the others in a collective" in told.result["failure"]["message"]
@@ -177,11 +201,7 @@ def test_ranks_that_wait_for_each_other(tmp_path: Path, monkeypatch: pytest.Monk
 )
 def test_an_order_of_the_control_plane(tmp_path: Path, order: Any, code: int, last: str):
     """A6: obeyed as a first signal is, with a checkpoint; who is fenced leaves none."""
-
-    def meanwhile(supervisor: Supervisor) -> None:
-        threading.Timer(0.3, supervisor.order, (order,)).start()
-
-    told = supervise(tmp_path, "obey()", meanwhile=meanwhile)
+    told = supervise(tmp_path, BEGUN + "obey()", acts=[lambda supervisor: supervisor.order(order)])
 
     assert (told.code, told.last["type"]) == (code, last)
     outcome = json.loads((told.directory / "attempts" / "1" / "outcome-0.json").read_text())
@@ -192,9 +212,9 @@ def test_an_order_of_the_control_plane(tmp_path: Path, order: Any, code: int, la
 @pytest.mark.parametrize("variable", ["MAX_RUNTIME_SECONDS", "DEADLINE"])
 def test_the_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str):
     """A1: 77 with a checkpoint, and another attempt may go on."""
-    at = 0.6 if variable == "MAX_RUNTIME_SECONDS" else time.time() + 0.6
+    at, clock = 300 if variable == "MAX_RUNTIME_SECONDS" else time.time() + 300, Clock()
     monkeypatch.setenv("APP_TRAINER_" + variable, str(at))
-    told = supervise(tmp_path, "obey()")
+    told = supervise(tmp_path, BEGUN + "obey()", clock=clock, acts=[lambda supervisor: clock.go(301)])
 
     assert (told.code, told.last["type"], told.result["step"]) == (77, "job.interrupted", 1)
     assert "deadline" in told.console.splitlines()  # and not as an error
@@ -206,36 +226,38 @@ def test_a_deadline_ends_a_download_from_a_silent_server(
     tmp_path: Path, serve: Any, monkeypatch: pytest.MonkeyPatch
 ):
     """L4, A13 row 2 (a): nothing arrives; at the deadline it is 77 all the same."""
-    server = serve(lambda handler, request: server.released.wait(30.0))
-    monkeypatch.setenv("APP_TRAINER_MAX_RUNTIME_SECONDS", "0.5")
+    clock = Clock()
+
+    def answer(handler: Any, request: Any) -> None:
+        clock.go(301)
+        server.released.wait(120.0)
+
+    server = serve(answer)
+    monkeypatch.setenv("APP_TRAINER_MAX_RUNTIME_SECONDS", "300")
     started = time.monotonic()
-    told = supervise(tmp_path, SUM_UP, job={"inputs": {"dataset": f"{server.url}/rows"}})
+    told = supervise(tmp_path, SUM_UP, job={"inputs": {"dataset": f"{server.url}/rows"}}, clock=clock)
 
     assert told.code == 77
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 60
     one_truth(told)
-
-
-def interrupted(path: Path, *numbers: int, pause: float = 1.2) -> Callable[[Supervisor], None]:
-    """Signal this process once ``path`` is there, again and again."""
-
-    def send() -> None:
-        for number in numbers:
-            signal_when(path, number)
-            time.sleep(pause)
-
-    return lambda supervisor: threading.Thread(target=send, daemon=True).start()
 
 
 def test_a_second_signal_gives_up_the_checkpoint(tmp_path: Path):
     """A6: a second or more after the first; within it the same finger on Ctrl-C counts once."""
-    begun, heard = tmp_path / "begun", tmp_path / "heard"
-    body = f"pathlib.Path({str(begun)!r}).write_text('x')\nfirst = hear()\n"
-    body += f"pathlib.Path({str(heard)!r}).write_text(json.dumps(first)); obey()"
-    told = supervise(
-        tmp_path, body,
-        meanwhile=interrupted(begun, signal.SIGINT, signal.SIGTERM, signal.SIGTERM, pause=0.6),
-    )  # fmt: skip
+    heard, clock = tmp_path / "heard", Clock()
+
+    def twice_at_once(supervisor: Supervisor) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            os.kill(os.getpid(), number)
+            clock.go(0.4)
+
+    def once_more(supervisor: Supervisor) -> None:
+        clock.go(0.2)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    body = BEGUN + "first = hear()\n"
+    body += f"pathlib.Path({str(heard)!r}).write_text(json.dumps(first))\n" + BEGUN + "obey()"
+    told = supervise(tmp_path, body, clock=clock, acts=[twice_at_once, once_more])
 
     assert json.loads(heard.read_text()) == {"kind": "stop", "reason": "interrupted", "checkpoint": True}
     assert (told.code, told.result["step"]) == (75, 0)
@@ -243,29 +265,33 @@ def test_a_second_signal_gives_up_the_checkpoint(tmp_path: Path):
     one_truth(told)
 
 
-def test_a_rank_that_does_not_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_rank_that_does_not_stop(tmp_path: Path):
     """L4: killed with everything below it when the grace less its last two seconds is over: 75, and told why
     nobody waited longer; what the grace was spent on is in the result.
     """  # fmt: skip
-    monkeypatch.setenv("APP_TRAINER_GRACE_SECONDS", "3")
-    begun = tmp_path / "begun"
-    body = "child = subprocess.Popen(['sleep', '60'], start_new_session=True)\n"
-    body += f"pathlib.Path({str(begun)!r}).write_text(str(child.pid)); time.sleep(60)"
+    begun, clock = tmp_path / "begun", Clock()
+
+    def ask(supervisor: Supervisor) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        clock.go(28.1)
+
+    body = "child = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+    body += f"pathlib.Path({str(begun)!r}).write_text(str(child.pid))\n" + BEGUN + "time.sleep(600)"
     started = time.monotonic()
-    told = supervise(tmp_path, body, meanwhile=interrupted(begun, signal.SIGTERM))
+    told = supervise(tmp_path, body, clock=clock, acts=[ask])
     stop = told.result["stop"]
 
-    assert time.monotonic() - started < 30  # and not the minute that it sleeps
-    assert (told.code, stop["reason"], stop["grace_seconds"]) == (75, "interrupted", 3.0)
-    assert stop["seconds"]["checkpoint"] > 0.9
+    assert time.monotonic() - started < 60  # and not the minutes that it sleeps
+    assert (told.code, stop["reason"], stop["grace_seconds"]) == (75, "interrupted", 30.0)
+    assert stop["seconds"]["checkpoint"] == pytest.approx(28.1)
     assert set(stop["seconds"]) == set(stop["share_of_grace"]) == {"checkpoint", "upload", "terminal", "kill"}
     assert gone(int(begun.read_text()))
     one_truth(told)
 
 
-ORPHAN = "subprocess.Popen(['sleep', '60'], start_new_session=True, stdout=subprocess.DEVNULL)"
+ORPHAN = "subprocess.Popen(['sleep', '600'], start_new_session=True, stdout=subprocess.DEVNULL)"
 BEHIND = f"""
-child = subprocess.Popen(["sleep", "60"])
+child = subprocess.Popen(["sleep", "600"])
 apart = {ORPHAN}
 middle = subprocess.run([sys.executable, "-I", "-S", "-c", "import subprocess; print({ORPHAN}.pid)"],
                         stdout=subprocess.PIPE)
@@ -286,11 +312,7 @@ def test_nothing_outlives_the_supervisor(tmp_path: Path, end: str):
 
 def test_a_stop_as_the_published_schema_has_it(tmp_path: Path):
     """A6: ``result.json`` of a stopped job is what ``app-trainer schema`` promises, shares included."""
-
-    def meanwhile(supervisor: Supervisor) -> None:
-        threading.Timer(0.3, supervisor.order, ("cancel",)).start()
-
-    told = supervise(tmp_path, "obey()", meanwhile=meanwhile)
+    told = supervise(tmp_path, BEGUN + "obey()", acts=[lambda supervisor: supervisor.order("cancel")])
 
     Draft202012Validator(result_schema()).validate(told.result)
     assert told.result["stop"]["reason"] == "canceled"

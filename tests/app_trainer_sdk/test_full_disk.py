@@ -37,7 +37,7 @@ def test_a_full_disk_is_told(tmp_path: Path):
             tmp_path, FILL, below=(*DISK, str(tmp_path / "dir")), job=job,
             environment={"APP_TRAINER_ALLOW_HOSTS": "127.0.0.1"},
         )  # fmt: skip
-        code = process.wait(30)
+        code = process.wait(120)
         record = listener.desk.jobs()["full"]
 
     assert code == 73
@@ -58,7 +58,7 @@ def test_what_a_small_disk_cannot_hold_is_not_asked_for(tmp_path: Path, serve: A
             job={"job_id": "small", "inputs": inputs, "callbacks": callbacks},
             environment={"APP_TRAINER_ALLOW_HOSTS": "127.0.0.1"},
         )  # fmt: skip
-        code = process.wait(30)
+        code = process.wait(120)
         told = listener.desk.events("small")[-1]
 
     assert (code, told["failure"]["phase"], told["failure"]["name"]) == (73, "preflight", "disk_full")

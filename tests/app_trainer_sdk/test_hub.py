@@ -44,7 +44,7 @@ def ask(url: str, cache: Path) -> str:
     """In a process of its own: huggingface_hub reads the endpoint when it is imported."""
     told = {**os.environ, "HF_ENDPOINT": url, "HF_HUB_DISABLE_TELEMETRY": "1", "HF_TOKEN": "VerySecret"}
     command = [sys.executable, "-c", ASK, str(cache)]
-    return subprocess.run(command, env=told, capture_output=True, text=True, check=True, timeout=60).stdout
+    return subprocess.run(command, env=told, capture_output=True, text=True, check=True, timeout=180).stdout
 
 
 def mirror(url: str, cache: Path, *more: str) -> str:
@@ -52,7 +52,7 @@ def mirror(url: str, cache: Path, *more: str) -> str:
     told = {**os.environ, "HF_ENDPOINT": url, "APP_TRAINER_CACHE_DIR": str(cache)}
     command = [sys.executable, "-m", "app_trainer_sdk.mirror_command", "a/b@r1"]
     command += ["--base-url", "https://bucket.example/w", *more]
-    return subprocess.run(command, env=told, capture_output=True, text=True, check=True, timeout=60).stdout
+    return subprocess.run(command, env=told, capture_output=True, text=True, check=True, timeout=180).stdout
 
 
 def sibling(name: str, body: bytes) -> dict[str, Any]:

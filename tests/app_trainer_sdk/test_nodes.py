@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from loopback import reserved_port
 from process_helpers import TOY, program, wait_for
 
 from app_trainer_sdk.console import Console
 from app_trainer_sdk.errors import BadJob
+from app_trainer_sdk.files import write_json
 from app_trainer_sdk.nodes import Place, help_out, place_from_environment
 from app_trainer_sdk.paths import JobDirectory
 from app_trainer_sdk.rank_process import rank_environment
@@ -71,8 +73,8 @@ class Nodes:
         self.folder = folder
         job = {**TOY, "job_id": "nodes", "hyperparameters": hyperparameters}
         (folder / "job.json").write_text(json.dumps(job))
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        self._held = contextlib.ExitStack()
+        port = self._held.enter_context(reserved_port())
         self.agents = [self._begin(node, port) for node in (0, 1)]
 
     def _begin(self, node: int, port: int) -> subprocess.Popen[bytes]:
@@ -92,8 +94,10 @@ class Nodes:
         try:
             return [each.wait(150) for each in self.agents]
         finally:
+            self._held.close()
             for each in self.agents:
                 each.kill()
+                each.wait()
 
     def told(self) -> str:
         """What was printed on both."""
@@ -134,7 +138,7 @@ def test_the_second_node_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     layout = JobDirectory(tmp_path)
     attempt = layout.attempt(1)
     attempt.mkdir(parents=True)
-    threading.Timer(0.3, (attempt / "start.json").write_text, ("{}",)).start()
+    threading.Timer(0.3, (attempt / "start.json").touch).start()
 
     assert help_out(layout, Place(1, 2), 1, Console(quiet=True), program=program(body)) == code
     assert json.loads((attempt / "outcome-1.json").read_text())["exit_code"] == code
@@ -144,9 +148,19 @@ def test_a_first_node_that_ends_before(tmp_path: Path, monkeypatch: pytest.Monke
     """A6: where node 0 refuses the job nobody waits for its start: 72."""
     monkeypatch.setenv("APP_TRAINER_ATTEMPT", "1")
     layout = JobDirectory(tmp_path)
-    threading.Timer(0.3, layout.result.write_text, ('{"attempt": 1}',)).start()
+    over = threading.Event()
 
-    assert help_out(layout, Place(1, 2), 1, Console(quiet=True), program=program("time.sleep(60)")) == 72
+    def refuse() -> None:  # what was there before this node began is of an earlier start
+        while not over.wait(0.05):
+            write_json(layout.result, {"attempt": 1})
+
+    refusing = threading.Thread(target=refuse)
+    refusing.start()
+    code = help_out(layout, Place(1, 2), 1, Console(quiet=True), program=program("time.sleep(60)"))
+    over.set()
+    refusing.join()
+
+    assert code == 72
 
 
 @pytest.mark.parametrize("end", ["leave(72, 'peer')", "obey()"])
@@ -155,8 +169,9 @@ def test_the_cause_lies_on_another_node(tmp_path: Path, end: str):
     lies there from an earlier start is nobody's cause.
     """  # fmt: skip
     (tmp_path / "outcome-2.json").write_text('{"exit_code": 65}')
-    code = "pathlib.Path(folder / 'outcome-1.json').write_text(json.dumps("
+    code = "pathlib.Path(folder / 'beside').write_text(json.dumps("
     code += "{'exit_code': 79, 'name': 'gpu_out_of_memory', 'failure': fail(79, 'memory')}))\n"
+    code += "pathlib.Path(folder / 'beside').rename(folder / 'outcome-1.json')\n"
     ranks = Ranks(tmp_path, 1, program=program(code + end), nodes=3)
     try:
         ranks.begin()

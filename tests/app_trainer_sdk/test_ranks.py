@@ -67,11 +67,11 @@ def test_one_fails(tmp_path: Path):
 def test_one_is_killed_and_another_does_not_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A rank that hangs is killed after the peers' time; the signal that began it is told with its rank."""
     monkeypatch.setattr(module, "PEER_SECONDS", 0.3)
-    body = 'if rank == "1": os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(60)'
+    body = 'if rank == "1": os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(600)'
     started = time.monotonic()
     outcome, _ = ended(tmp_path, body, count=3)
 
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 60
     assert outcome["exit_code"] == 70
     assert "rank 1 was killed by signal 9 (SIGKILL)" in outcome["failure"]["message"]
 

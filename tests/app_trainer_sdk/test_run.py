@@ -16,7 +16,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import held_trainers
 import pytest
+from held_trainers import holding
 from jsonschema import Draft202012Validator
 from loopback import reply
 
@@ -333,7 +335,7 @@ def test_a_changed_job_goes_on_when_it_is_told_to(start_toy: Any):
     asked = {
         "updates": 40, "global_batch": 8, "sleep_seconds": 0.05, "schedule": "constant", "warmup_updates": 0,
     }  # fmt: skip
-    toy = start_toy(**asked)
+    toy = start_toy(document={"trainer": held_trainers.TOY}, environment=holding(4), **asked)
     toy.wait_for("job.progress")
     os.kill(toy.process.pid, signal.SIGTERM)
     assert toy.end() == 75, toy.told()
@@ -381,11 +383,11 @@ def test_the_command_starts_without_torch_and_survives_a_reader_who_leaves(tmp_p
     reading, writing = os.pipe()
     os.close(reading)
     process = subprocess.Popen([sys.executable, "-X", "importtime", *words], stderr=subprocess.PIPE)
-    imported = process.communicate(timeout=30)[1].decode()
+    imported = process.communicate(timeout=120)[1].decode()
 
     assert process.returncode == 64
     assert not re.search(r"\| +(torch|numpy|transformers|huggingface_hub)$", imported, re.MULTILINE)
-    gone = subprocess.run([sys.executable, *words], stdout=writing, stderr=writing, timeout=30, check=False)
+    gone = subprocess.run([sys.executable, *words], stdout=writing, stderr=writing, timeout=120, check=False)
     os.close(writing)
     assert gone.returncode == 64
 
@@ -400,7 +402,8 @@ class Screen:
         self.keyboard, self.inner = pty.openpty()
         fcntl.ioctl(self.inner, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
         self.drawn = b""
-        threading.Thread(target=self._watch, daemon=True).start()
+        self.watching = threading.Thread(target=self._watch, daemon=True)
+        self.watching.start()
 
     def _watch(self) -> None:
         while True:
@@ -420,13 +423,16 @@ class Screen:
 def interrupted(start_toy: Any) -> tuple[Any, str]:
     """The finished job once more, slower, on a terminal, ended by Ctrl-C in the middle."""
     screen = Screen()
-    toy = start_toy(terminal=screen.inner, updates=12, learning_rate=0.01, noise=0.01, sleep_seconds=0.2)
+    toy = start_toy(
+        terminal=screen.inner, document={"trainer": held_trainers.TOY}, environment=holding(8), updates=12,
+        learning_rate=0.01, noise=0.01, sleep_seconds=0.2,
+    )  # fmt: skip
     os.close(screen.inner)
     screen.wait_for(b"updates/s")
     screen.wait_for(b" left")
     os.write(screen.keyboard, b"\x03")
     toy.end()
-    time.sleep(0.1)
+    screen.watching.join(60.0)
     return toy, screen.drawn.decode()
 
 
@@ -466,7 +472,7 @@ def test_the_same_command_goes_on_to_the_same_end(
         reply(handler, body=b'{"cancel": true}')
 
     server = serve(answer)
-    waits = {"APP_TRAINER_UPLOAD_WAIT_SECONDS": "10", "APP_TRAINER_MIN_EVENT_INTERVAL": "0.1"}
+    waits = {"APP_TRAINER_UPLOAD_WAIT_SECONDS": "60", "APP_TRAINER_MIN_EVENT_INTERVAL": "0.1"}
     again = run_toy(again=toy, document={"callbacks": {"url": f"{server.url}/hook"}}, environment=waits)
 
     assert again.code == 0, again.told()

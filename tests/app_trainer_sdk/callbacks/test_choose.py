@@ -38,7 +38,7 @@ def test_the_next_start_tells_what_the_last_did_not(run_fake: Any, serve: Any, m
     assert first.code is ExitCode.INTERNAL_ERROR
     assert "not every event was delivered" in first.console.getvalue()
 
-    monkeypatch.setenv("APP_TRAINER_UPLOAD_WAIT_SECONDS", "10")
+    monkeypatch.setenv("APP_TRAINER_UPLOAD_WAIT_SECONDS", "60")
     server = serve(lambda handler, request: reply(handler))
     run_fake(callbacks=f"{server.url}/hook")
     heard = [json.loads(request.body) for request in server.received]

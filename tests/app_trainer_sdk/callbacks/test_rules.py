@@ -32,7 +32,7 @@ def as_soon_as(condition: Callable[[], Any], act: Callable[[], Any]) -> None:
 
 
 def until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -108,14 +108,14 @@ def test_a_job_that_is_gone_is_canceled(run_fake: Any, listener: Listener):
 
 def test_an_order_ends_a_download_from_a_silent_server(run_fake: Any, listener: Listener, serve: Any):
     """CASES L4: nothing arrives and nothing will; the order is noticed all the same."""
-    silent = serve(lambda handler, request: silent.released.wait(30.0))
+    silent = serve(lambda handler, request: silent.released.wait(120.0))
     listener.desk.always = Fault(503)
     as_soon_as(lambda: silent.received, lambda: setattr(listener.desk, "always", Fault(410)))
     started = time.monotonic()
     ended = run_fake(inputs={"dataset": f"{silent.url}/rows"}, callbacks=control(listener))
 
     assert ended.code is ExitCode.CANCELED
-    assert time.monotonic() - started < 20.0
+    assert time.monotonic() - started < 60.0
 
 
 def test_one_terminal_event_whatever_happens_on_the_way(

@@ -72,12 +72,12 @@ def test_the_process(tmp_path: Path):
         (url,) = re.findall(r'"url": "([^"]+)", "mode": "control"', said)
         request = urllib.request.Request(url, data=json.dumps(event).encode(), method="POST")
         grants = process.stdout.readline()
-        with urllib.request.urlopen(request, timeout=5) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             acknowledged = json.load(answer)["ack"]
         line = process.stdout.readline()
         process.send_signal(signal.SIGINT)
 
-        assert process.wait(timeout=10) == 0
+        assert process.wait(timeout=60) == 0
     assert acknowledged == 1
     assert f'"grant_url": "{url.removesuffix("/events")}/grants"' in grants
     assert line.split(" ", 1)[1] == "j.1.1 job.accepted\n"

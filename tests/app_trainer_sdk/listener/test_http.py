@@ -36,7 +36,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def connection(server: Server) -> Iterator[http.client.HTTPConnection]:
-    with contextlib.closing(http.client.HTTPConnection(*server.server_address[:2], timeout=5)) as opened:
+    with contextlib.closing(http.client.HTTPConnection(*server.server_address[:2], timeout=60)) as opened:
         yield opened
 
 

@@ -30,7 +30,7 @@ def listener(tmp_path: Path) -> Iterator[Listener]:
 def ask(
     listener: Listener, method: str, path: str, body: bytes | None = None, **headers: str
 ) -> tuple[int, Any]:
-    connection = http.client.HTTPConnection(*listener.server_address[:2], timeout=5)
+    connection = http.client.HTTPConnection(*listener.server_address[:2], timeout=60)
     connection.request(
         method, path, body=body, headers={key.replace("_", "-"): each for key, each in headers.items()}
     )
@@ -109,7 +109,7 @@ def test_uploads_lie_in_the_folder(listener: Listener):
     connection.putheader("Content-Length", "100")
     connection.endheaders(b"half")
     connection.close()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while any(listener.desk.uploads.glob(".part-*")) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert ask(listener, "GET", "/uploads/cut")[0] == 404

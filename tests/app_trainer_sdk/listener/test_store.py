@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from loopback import reserved_port
 
 from app_trainer_sdk.listener import Store
 
@@ -34,7 +35,7 @@ def ask(method: str, url: str, body: bytes | None = None, **headers: str) -> tup
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     request = urllib.request.Request(url, data=body, method=method, headers=named)
     try:
-        with urllib.request.urlopen(request, timeout=5) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         with error:
@@ -95,8 +96,8 @@ def test_nothing_lies_outside_and_nothing_is_taken_beyond_the_quota(store: Store
 
 def test_urls_stay_good_over_a_restart(tmp_path: Path):
     """The signing key is kept."""
-    with Store(tmp_path) as store:
-        target = store.put_target("parts/u/1", seconds=100.0, size=len(DATA), sha256=DIGEST)
-        place = store.server_address
-    with Store(tmp_path, (str(place[0]), int(place[1]))):
-        assert ask("PUT", target.url, DATA, **target.headers)[0] == 200
+    with reserved_port() as port:
+        with Store(tmp_path, ("127.0.0.1", port)) as store:
+            target = store.put_target("parts/u/1", seconds=100.0, size=len(DATA), sha256=DIGEST)
+        with Store(tmp_path, ("127.0.0.1", port)):
+            assert ask("PUT", target.url, DATA, **target.headers)[0] == 200

@@ -74,11 +74,11 @@ def test_the_newest_is_next_and_those_between_are_passed_over(tmp_path: Path):
     sender = SlowSender()
     uploads = CheckpointUploads(sender, tmp_path / "aside", rows=tmp_path)
     uploads.saved(saved(tmp_path, 1))
-    assert sender.begun.acquire(timeout=5)
+    assert sender.begun.acquire(timeout=60)
     for step in (2, 3, 4):
         uploads.saved(saved(tmp_path, step))
     sender.let.release(2)
-    assert sender.begun.acquire(timeout=5)
+    assert sender.begun.acquire(timeout=60)
 
     assert idle(uploads)
     assert sender.names == ["step-00000001", "step-00000004"]
@@ -94,10 +94,10 @@ def test_in_a_hurry_one_that_is_overtaken_is_given_up(tmp_path: Path):
     sender = SlowSender()
     uploads = CheckpointUploads(sender, tmp_path / "aside", rows=tmp_path)
     uploads.saved(saved(tmp_path, 1))
-    assert sender.begun.acquire(timeout=5)
+    assert sender.begun.acquire(timeout=60)
     uploads.saved(saved(tmp_path, 2))
     threading.Thread(
-        target=lambda: sender.begun.acquire(timeout=5) and sender.let.release(), daemon=True
+        target=lambda: sender.begun.acquire(timeout=60) and sender.let.release(), daemon=True
     ).start()
 
     assert idle(uploads)
@@ -112,10 +112,10 @@ def test_one_that_fails_does_not_keep_the_next_from_going(tmp_path: Path):
     sender.fails, uploads = {"step-00000001"}, CheckpointUploads(sender, tmp_path / "aside", rows=tmp_path)
     sender.let.release(2)
     uploads.saved(saved(tmp_path, 1))
-    assert sender.begun.acquire(timeout=5)
+    assert sender.begun.acquire(timeout=60)
     assert idle(uploads)
     uploads.saved(saved(tmp_path, 2))
-    assert sender.begun.acquire(timeout=5)
+    assert sender.begun.acquire(timeout=60)
     assert idle(uploads)
     first, second = uploads.news()
 

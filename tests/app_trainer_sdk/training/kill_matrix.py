@@ -25,6 +25,7 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
+from held_trainers import finding_held_trainers, holding
 from torch_helpers import fork_server, read_lines, same_tensors
 
 from app_trainer_sdk.files import RealDisk, sha256_tree, sync_file
@@ -51,11 +52,18 @@ class Kills:
         return sum(self.victims.values())
 
 
-def start_job(directory: Path, job: Mapping[str, Any], *, pinned: bool = True) -> subprocess.Popen[bytes]:
-    """The command ``run`` on a job whose directory is ``directory/job``, on one processor or on all."""
+def start_job(
+    directory: Path, job: Mapping[str, Any], *, pinned: bool = True, hold: int = 0
+) -> subprocess.Popen[bytes]:  # fmt: skip
+    """The command ``run`` on a job whose directory is ``directory/job``, on one processor or on all; a trainer
+    that can be held is so after ``hold`` microbatches.
+    """  # fmt: skip
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "asked.json").write_text(json.dumps(job))
-    environment = {"APP_TRAINER_CACHE_DIR": str(directory.parent / "cache"), **os.environ}
+    environment = {
+        "APP_TRAINER_CACHE_DIR": str(directory.parent / "cache"), **os.environ, **holding(hold),
+        "PYTHONPATH": finding_held_trainers(),
+    }  # fmt: skip
     return subprocess.Popen(
         [sys.executable, "-m", "app_trainer_sdk.run", "--quiet", "--job", directory / "asked.json",
          "--job-dir", directory / "job"],

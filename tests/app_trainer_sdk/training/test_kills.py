@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 
+import held_trainers
 import pytest
 from kill_matrix import (
     Kills,
@@ -87,18 +88,18 @@ def test_killed_at_random_moments(tmp_path, whole):
 
 def test_the_command_killed(tmp_path, whole):
     """B1, C1, L4: the command ``run`` with its rank, its supervisor and a loader worker killed in turn."""
-    moment, job = random.Random(7), tmp_path / "cut" / "job"
+    moment, job, held = random.Random(7), tmp_path / "cut" / "job", {**TOY, "trainer": held_trainers.TOY}
     codes = {"rank": 70, "worker": 70, "supervisor": -9}
     for victim in ("rank", "supervisor", "worker"):
         before = newest_step(job)
-        process = start_job(tmp_path / "cut", TOY)
+        process = start_job(tmp_path / "cut", held, hold=8 * 3)  # updates after the one it goes on from
         wait_for_checkpoint(process, job, beyond=before)
         time.sleep(moment.random() * 0.1)
         kill_job(process, victim)
         code, output = end_job(process)
 
         assert code == codes[victim], output
-    code, output = end_job(start_job(tmp_path / "cut", TOY))
+    code, output = end_job(start_job(tmp_path / "cut", held))
 
     assert code == 0, output
     assert_same_job(job, whole)

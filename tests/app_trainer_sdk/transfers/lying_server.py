@@ -49,7 +49,7 @@ def tools(*, silence: float = 20.0, **patience: Any) -> Tools:
         "tries": 5,
         **patience,
     }
-    web = Web(Guard(("127.0.0.1", "localhost")), silence_seconds=silence, connect_seconds=1.0)
+    web = Web(Guard(("127.0.0.1", "localhost")), silence_seconds=silence, connect_seconds=20.0)
     return Tools(web, Patience(**small), chance=NoJitter(0))
 
 
@@ -185,17 +185,18 @@ class _Handler(BaseHTTPRequestHandler):
         for at in range(0, len(piece), 16384):
             if self.server.hold is not None:
                 self.server.hold(self.server.sent)
-            part = piece[at : at + 16384]
-            self.wfile.write(part)
-            with self.server.lock:
-                self.server.sent += len(part)
+            self._send_part(piece[at : at + 16384])
+
+    def _send_part(self, part: bytes, head: bytes = b"", tail: bytes = b"") -> None:
+        """Counted before it is sent: who has it all must not find less."""
+        with self.server.lock:
+            self.server.sent += len(part)
+        self.wfile.write(head + part + tail)
 
     def _chunks(self, piece: bytes, *, close: bool = True) -> None:
         for at in range(0, len(piece), 16384):
             part = piece[at : at + 16384]
-            self.wfile.write(f"{len(part):x}\r\n".encode() + part + b"\r\n")
-            with self.server.lock:
-                self.server.sent += len(part)
+            self._send_part(part, f"{len(part):x}\r\n".encode(), b"\r\n")
         if close:
             self.wfile.write(b"0\r\n\r\n")
 

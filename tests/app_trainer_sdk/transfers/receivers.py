@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -83,15 +84,41 @@ class QuickClock:
         return event.is_set()
 
 
-def web(*, silence: float = 5.0) -> Web:
+def web(*, silence: float = 60.0) -> Web:
     """Connections to this machine."""
     return Web(Guard(("127.0.0.1",)), silence_seconds=silence, connect_seconds=silence)
 
 
-def upload_tools(*, silence: float = 5.0, clock: Any = None, **effort: Any) -> UploadTools:
+def upload_tools(*, silence: float = 60.0, clock: Any = None, **effort: Any) -> UploadTools:
     """What an upload is made with here: small parts."""
     chosen = Effort(**{"part_bytes": 64 * KIB, "give_up_seconds": 30.0, "connections": 2, **effort})
     return UploadTools(web(silence=silence), chosen, clock=clock or QuickClock(), chance=random.Random(0))
+
+
+class Gate:
+    """A throttle that lets so many bytes pass, and then nothing until somebody wants to stop."""
+
+    rate = 1.0
+
+    def __init__(self, size: int) -> None:
+        self._left = size
+        self._lock = threading.Lock()
+
+    def wait(self, size: int, clock: Any, stop: threading.Event) -> float:
+        with self._lock:
+            self._left -= size
+            open_ = self._left >= 0
+        if not open_:
+            stop.wait(600.0)
+        return 0.0
+
+    def lift(self) -> None:
+        """It stays as it is."""
+
+
+def gated(tools: UploadTools, size: int) -> UploadTools:
+    """The same, sending so many bytes and no more."""
+    return replace(tools, throttle=Gate(size))  # type: ignore[arg-type]
 
 
 def written(folder: Path, size: int, name: str = "weights.safetensors") -> Path:

@@ -81,7 +81,7 @@ def test_many_threads_that_claim_take_turns(tmp_path: Path):
     for each in threads:
         each.start()
     for each in threads:
-        each.join(30.0)
+        each.join(120.0)
 
     assert errors == []
     assert len(most) == 6

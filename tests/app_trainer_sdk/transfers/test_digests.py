@@ -18,11 +18,11 @@ def test_the_digest_follows_what_is_allowed(tmp_path: Path):
     digest = TailDigest(path, git_size=len(body))
     digest.allow(1_500_000)
 
-    assert digest.reached(1_500_000, 10.0)
+    assert digest.reached(1_500_000, 60.0)
     assert not digest.reached(1_500_001, 0.0)
     path.write_bytes(body)
     digest.allow(len(body))
-    assert digest.reached(len(body), 10.0)
+    assert digest.reached(len(body), 60.0)
     assert digest.sha256 == hashlib.sha256(body).hexdigest()
     assert digest.git_sha1 == hashlib.sha1(b"blob %d\0" % len(body) + body).hexdigest()
 
@@ -33,7 +33,7 @@ def test_a_file_that_is_shorter_than_said(tmp_path: Path):
     digest = TailDigest(tmp_path / "file")
     digest.allow(5)
     with pytest.raises(OSError, match="shorter"):
-        digest.reached(5, 10.0)
+        digest.reached(5, 60.0)
 
 
 def test_nothing_is_the_digest_of_nothing(tmp_path: Path):

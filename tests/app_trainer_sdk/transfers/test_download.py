@@ -62,10 +62,12 @@ def test_patience_is_shown_when_asked_for(tmp_path: Path, serve_body: Any):
             self.skipped, self.waits = 0.0, []
 
         def now(self) -> float:
-            return time.monotonic() + self.skipped
+            return self.skipped
 
         def wait(self, event: threading.Event, seconds: float) -> bool:
             self.waits.append(seconds)
+            if seconds < 1.0:
+                return event.wait(seconds)
             self.skipped += seconds
             return event.is_set()
 
@@ -73,7 +75,7 @@ def test_patience_is_shown_when_asked_for(tmp_path: Path, serve_body: Any):
     using = tools(connections=1)
 
     assert get(server.wanted(), tmp_path, using=Tools(using.web, using.patience, clock, using.chance)) == BODY
-    assert 6.0 < max(clock.waits) <= 7.0
+    assert max(clock.waits) == 7.0
 
 
 def test_a_url_that_expires_in_mid_file(tmp_path: Path, serve_body: Any):
@@ -163,32 +165,38 @@ def test_only_durable_bytes_count_on_a_machine_that_was_started_anew(tmp_path: P
         assert more == server.sent
 
 
+def came(folder: Path) -> int:
+    """Bytes that are on the disk of a file in the making, as the next start would believe."""
+    return sum(
+        int.from_bytes(positions[at : at + 8], "little")
+        for positions in (path.read_bytes() for path in (folder / "partial").glob("*/positions"))
+        for at in range(0, len(positions), 8)
+    )
+
+
 def test_a_wish_to_stop_keeps_what_came(tmp_path: Path, serve_body: Any):
     """Noticed between two looks although the server is silent; the next start fetches the rest."""
-    reached = threading.Event()
 
     def hold(sent: int) -> None:
         if sent >= SIZE // 2:
-            reached.set()
-            server.released.wait(5.0)
+            server.released.wait(120.0)
 
-    server = serve_body(BODY, hold=hold)
+    server, again = serve_body(BODY, hold=hold), serve_body(BODY)
 
     def check() -> None:
-        if reached.is_set():
+        if came(tmp_path) >= SIZE // 2 - 2 * 16384:  # of each connection less than a piece is on its way
             raise StopRequested("interrupted")
 
     with pytest.raises(StopRequested):
         get(server.wanted(), tmp_path, check=check, using=tools(connections=2))
-    server.hold = None
 
-    assert get(server.wanted(), tmp_path) == BODY
-    assert server.sent <= SIZE + 4 * 16384
+    assert get(again.wanted(), tmp_path) == BODY
+    assert again.sent <= SIZE // 2 + 2 * 16384
 
 
 def test_a_disk_that_fills_keeps_what_came(tmp_path: Path, serve_body: Any, monkeypatch: pytest.MonkeyPatch):
     """73; the partial file is gone on with when there is room again."""
-    server, write, writes = serve_body(BODY), os.pwrite, []
+    server, again, write, writes = serve_body(BODY), serve_body(BODY), os.pwrite, []
 
     def full(descriptor: int, data: Any, offset: int) -> int:
         writes.append(len(data))
@@ -201,11 +209,10 @@ def test_a_disk_that_fills_keeps_what_came(tmp_path: Path, serve_body: Any, monk
         get(server.wanted(), tmp_path)
     monkeypatch.undo()
     monkeypatch.setenv("PYTEST_TMP", str(tmp_path))
-    before = server.sent
 
     assert finals(tmp_path) == []
-    assert get(server.wanted(), tmp_path) == BODY
-    assert server.sent - before < 0.6 * SIZE
+    assert get(again.wanted(), tmp_path) == BODY
+    assert again.sent < 0.6 * SIZE
 
 
 CHILD = """
@@ -249,26 +256,24 @@ def begin(process: subprocess.Popen[str]) -> None:
 def test_a_kill_at_half_costs_half(tmp_path: Path, serve_body: Any):
     """A13 row 5: kill -9 at 50 %; the next process fetches at most 52 % again, parts begun included."""
     body = body_of(64 << 20)
-    reached, killed = threading.Event(), threading.Event()
 
     def hold(sent: int) -> None:
         if sent >= len(body) // 2:
-            reached.set()
-            killed.wait(10.0)
+            server.released.wait(120.0)
 
-    server = serve_body(body, hold=hold)
+    server, again = serve_body(body, hold=hold), serve_body(body)
     process = child(server, tmp_path)
     begin(process)
-    assert reached.wait(30.0)
-    time.sleep(0.3)  # what was sent is read
-    before, server.hold = server.sent, None
+    limit = time.monotonic() + 60.0
+    while came(tmp_path) < 0.48 * len(body):  # what was sent is read
+        assert time.monotonic() < limit
+        time.sleep(0.01)
     process.kill()
     process.communicate()
-    killed.set()
     using = tools(part_bytes=0, connections=8)
 
-    assert get(server.wanted(), tmp_path, using=using) == body
-    assert server.sent - before < 0.52 * len(body)
+    assert get(again.wanted(), tmp_path, using=using) == body
+    assert again.sent < 0.52 * len(body)
     assert list((tmp_path / "partial").iterdir()) == []
 
 
@@ -278,7 +283,7 @@ def test_two_processes_race_and_both_end_right(tmp_path: Path, serve_body: Any):
     racing = [child(server, tmp_path) for _ in range(2)]
     for each in racing:
         begin(each)
-    said = [each.communicate(timeout=60)[0].strip() for each in racing]
+    said = [each.communicate(timeout=180)[0].strip() for each in racing]
 
     assert [str(tmp_path / "final" / hashlib.sha256(server.body).hexdigest())] * 2 == said
     assert [server.body] == finals(tmp_path)

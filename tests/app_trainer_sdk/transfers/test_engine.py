@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
-import random
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from app_trainer_sdk.transfers.progress import Meter
 
 #: One of these in an otherwise honest file cannot be mended: there is nobody else to ask.
 FATAL_ALONE = {"refused": 66, "redirect_loop": 69, "new_file": 64, "wrong_bytes": 64}
+EXAMPLES = itertools.count()
 SLOW = {"silence", "silence_in_body", "trickle", "patience"}
 
 
@@ -32,7 +33,7 @@ def test_one_lie_is_mended(tmp_path: Path, serve_body: Any, fault: str):
     server = serve_body(BODY, "", fault)
     server.elsewhere = serve_body(BODY).url
 
-    assert get(server.wanted(), tmp_path, using=impatient() if fault in SLOW else tools()) == BODY
+    assert get(server.wanted(), tmp_path, using=impatient(tries=50) if fault in SLOW else tools()) == BODY
     assert finals(tmp_path) == [BODY]
     assert list((tmp_path / "partial").iterdir()) == []
     assert len(server.requests) < 50
@@ -70,7 +71,7 @@ def test_a_server_that_always_lies_comes_to_an_end(tmp_path: Path, serve_body: A
 def test_another_mirror_helps(tmp_path: Path, serve_body: Any, fault: str):
     """The first mirror always lies, the second never: the file is right."""
     server, honest = serve_body(BODY, always=fault), serve_body(BODY)
-    using = impatient(connections=2) if fault in SLOW else tools(tries=2, connections=2)
+    using = impatient(connections=2, tries=50) if fault in SLOW else tools(tries=2, connections=2)
     found = get(server.wanted(honest.url), tmp_path, using=using)
 
     assert found == BODY
@@ -89,7 +90,7 @@ def test_any_sequence_of_lies(first: list[str], second: list[str], head: bool, r
     server = LyingServer(BODY, [each for each in script if each != "patience"], head=head)
     other = LyingServer(BODY, [each for each in second if each not in SLOW], ranges=ranges)
     server.elsewhere = other.url
-    folder = Path(os.environ["PYTEST_TMP"]) / f"{random.getrandbits(64):x}"
+    folder = Path(os.environ["PYTEST_TMP"]) / str(next(EXAMPLES))  # chance begins anew with each example
     try:
         with contextlib.suppress(TrainerError):
             assert get(server.wanted(other.url), folder, using=impatient()) == BODY

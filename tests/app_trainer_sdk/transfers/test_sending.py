@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from lying_server import body_of
-from receivers import KIB, Flaky, Receiver, send, upload_tools, written
+from receivers import KIB, Flaky, Receiver, send, upload_tools, web, written
 
 from app_trainer_sdk.errors import UploadFailed
 from app_trainer_sdk.listener.desk import DROPPED, SILENT
@@ -56,6 +57,19 @@ def test_a_url_that_the_store_finds_expired_is_asked_for_again(tmp_path: Path, r
     assert sorted(number for number, _ in receiver.taken()) == ["1", "2", "3", "4", "5"]
 
 
+class Waiting:
+    """Connections that wait shortly while the store is to be silent, and for long where it only may be slow: of
+    what it takes then nothing would be known here.
+    """
+
+    def __init__(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+
+    def open(self, *words: Any, **more: Any) -> Any:
+        silent = any(each.status == SILENT for each in self._receiver.store.faults)
+        return web(silence=0.3 if silent else 60.0).open(*words, **more)
+
+
 @pytest.mark.parametrize(
     "faults",
     [
@@ -71,7 +85,9 @@ def test_a_store_that_has_its_troubles_gets_everything_in_the_end(
 ):
     """Errors, resets, silence and refusals: parts that were taken stay taken."""
     receiver.store.faults.extend(faults)
-    send(written(tmp_path, SIZE), receiver.client(), upload_tools(silence=0.3))
+    send(
+        written(tmp_path, SIZE), receiver.client(), replace(upload_tools(connections=1), web=Waiting(receiver))
+    )
 
     assert receiver.stored("artifact", "adapter", NAME) == body_of(SIZE)
     assert sum(size for _, size in receiver.taken()) == SIZE

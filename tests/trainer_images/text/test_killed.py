@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import held_trainers
 from kill_matrix import assert_same_job, end_job, kill_job, newest_step, start_job, wait_for_checkpoint
 
 SETTINGS = {
@@ -26,7 +27,7 @@ def test_killed_twice(tmp_path: Path, dictionary: list[Any]):
     dataset = tmp_path / "rows.jsonl"
     dataset.write_text("\n".join(map(json.dumps, dictionary[:20])))
     job = {
-        "trainer": "text", "model": "smollm2-135m-instruct", "job_id": "killed",
+        "trainer": held_trainers.TEXT, "model": "smollm2-135m-instruct", "job_id": "killed",
         "inputs": {"dataset": str(dataset)}, "hyperparameters": SETTINGS,
     }  # fmt: skip
     code, output = end_job(start_job(tmp_path / "whole", job, pinned=False))
@@ -34,7 +35,7 @@ def test_killed_twice(tmp_path: Path, dictionary: list[Any]):
     moment = random.Random(3)
     for victim in ("worker", "supervisor"):
         before = newest_step(tmp_path / "cut" / "job")
-        process = start_job(tmp_path / "cut", job, pinned=False)
+        process = start_job(tmp_path / "cut", job, pinned=False, hold=3)  # in the second update
         wait_for_checkpoint(process, tmp_path / "cut" / "job", beyond=before)
         time.sleep(moment.random() * 0.2)
         kill_job(process, victim)
