@@ -106,8 +106,8 @@ class Hyperparameters(BaseModel):
         "auto", "Precision of the forward pass; weights that train stay fp32 unless the image says otherwise."
     )
     torch_compile: bool | Auto = setting("auto", "Compile the model's blocks with torch.compile.")
-    compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = setting(
-        "default", "The mode of torch.compile."
+    compile_mode: Literal["default", "max-autotune"] = setting(
+        "default", "The mode of torch.compile, always without CUDA graphs; max-autotune tries several kernels."
     )
     gradient_checkpointing: bool | Auto = setting(
         "auto", "Recompute activations in the backward pass instead of keeping them."

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 #: Graphs of all blocks together. Torch's own limit of 8 is reached by a few kinds of blocks, each with
 #: training and evaluation; past it some blocks would run uncompiled without a word.
 GRAPHS_AT_MOST = 64
+#: What torch calls each mode. CUDA graphs, which its other ones bring, do not go with this loop: blocks that
+#: feed each other (pytorch#160281) and gradients that accumulate (#169545) fail, on ROCm training goes wrong
+#: without a word (#187715), and each length of rows would be recorded anew.
+MODES = {"default": None, "max-autotune": "max-autotune-no-cudagraphs"}
 
 
 def compile_blocks(
@@ -49,7 +53,7 @@ def compile_blocks(
     config: Any = torch._dynamo.config
     config.recompile_limit = max(config.recompile_limit, GRAPHS_AT_MOST)
     config.fail_on_recompile_limit_hit = True
-    mode = None if settings.compile_mode == "default" else settings.compile_mode
+    mode = MODES[settings.compile_mode]
     for block in blocks:
         block.forward = torch.compile(_begins_here(block.forward), mode=mode, dynamic=True, backend=backend)
 

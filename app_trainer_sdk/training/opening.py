@@ -38,7 +38,7 @@ from app_trainer_sdk.training.device import DTYPES, device_facts, pick_device
 from app_trainer_sdk.training.identity import compare_identity, describe_identity
 from app_trainer_sdk.training.ledger import Ledger
 from app_trainer_sdk.training.memory import probe_for
-from app_trainer_sdk.training.optim import eight_bit_problem
+from app_trainer_sdk.training.optim import eight_bit_problem_apart
 from app_trainer_sdk.training.phases import run_phases
 from app_trainer_sdk.training.random_state import random_problem
 from app_trainer_sdk.values import Examination
@@ -92,7 +92,7 @@ def open_job(
 
 def settle_plan(
     opened: Opened, start: Start, store: CheckpointStore, *,
-    probe: Callable[[torch.device], str] = eight_bit_problem, writes: bool = True,
+    probe: Callable[[torch.device], str] = eight_bit_problem_apart, writes: bool = True,
 ) -> tuple[Plan, Checkpoint | None]:  # fmt: skip
     """The plan: the saved one when there is one, else resolved now and saved.
 

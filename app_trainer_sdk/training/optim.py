@@ -1,11 +1,15 @@
 """Owns optimizers: which one is built, and whether 8-bit state works here.
 
-Only this file knows bitsandbytes. It must not know schedules, when a step is due, or how state is kept.
+Only this file knows bitsandbytes; ``python -m app_trainer_sdk.training.optim DEVICE`` tries its 8-bit AdamW.
+It must not know schedules, when a step is due, or how state is kept.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
+import subprocess
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -21,6 +25,9 @@ from app_trainer_sdk.training.uncompiled import leave_compiler_out
 GROUP_KEYS = frozenset({"params", "lr_scale", "weight_decay"})
 #: The class of bitsandbytes that is built for ``optim_8bit``.
 EIGHT_BIT = "AdamW8bit"
+#: This file as a program, which tries it, and how long that may take with its imports.
+PROGRAM = (sys.executable, "-m", "app_trainer_sdk.training.optim")
+PROGRAM_SECONDS = 120.0
 
 
 def build_optimizer(
@@ -131,6 +138,28 @@ def eight_bit_problem(device: torch.device, step: Callable[[torch.device], None]
     return ""
 
 
+def eight_bit_problem_apart(device: torch.device, program: Sequence[str] = PROGRAM) -> str:
+    """The same; on a card from a process of its own, which the library ends when a kernel of it fails.
+
+    Args:
+        device: where the step is made.
+        program: prints the answer as JSON in its last line; given the device as a word.
+    """
+    if device.type == "cpu":
+        return eight_bit_problem(device)
+    try:
+        done = subprocess.run(
+            [*program, str(device)], capture_output=True, text=True, check=False, timeout=PROGRAM_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        return f"a step of it took longer than {PROGRAM_SECONDS:.0f} s"
+    if done.returncode:
+        said = (done.stderr.strip() or "nothing").splitlines()[-1][:200]
+        return f"a step of it ended its process with status {done.returncode}, which said: {said}"
+    answer: str = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
 def required_dtypes(optimizer: torch.optim.Optimizer, root: nn.Module) -> dict[Tensor, torch.dtype]:
     """The dtype each parameter's moments must have; empty for an optimizer that keeps the parameters'."""
     if type(optimizer).__name__ != EIGHT_BIT:
@@ -225,3 +254,7 @@ def _can_fuse(groups: Sequence[Mapping[str, Any]], device: torch.device) -> bool
     if device.type == "cpu":
         return all(each.dtype in (torch.float32, torch.float64) for each in everything)
     return device.type == "cuda" and all(torch.is_floating_point(each) for each in everything)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(eight_bit_problem(torch.device(sys.argv[1]))) + "\n")

@@ -69,10 +69,10 @@ def _on(planner: Planner, card: Card, *, alone: bool) -> dict[str, Any]:
 def _state_problem(plans: Sequence[Mapping[str, Any]]) -> str:
     """Why 8-bit state, which a plan wants, does not work here; empty when it does or nobody wants it."""
     from app_trainer_sdk.training.device import pick_device
-    from app_trainer_sdk.training.optim import eight_bit_problem
+    from app_trainer_sdk.training.optim import eight_bit_problem_apart
 
     wanted = any(plan["settings"]["optim_8bit"]["effective"] is True for plan in plans)
-    return eight_bit_problem(pick_device()) if wanted else ""
+    return eight_bit_problem_apart(pick_device()) if wanted else ""
 
 
 def floors_of(trainer: type[Trainer]) -> dict[str, Any]:

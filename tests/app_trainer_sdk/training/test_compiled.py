@@ -294,3 +294,21 @@ class TestMemoryBudget:
                 wrap(None, Modules(root), SETTINGS, CPU)
 
         assert all("forward" in vars(root) for root in roots)  # to be compiled at the first call
+
+
+@pytest.mark.parametrize(
+    ("mode", "options"), [("default", {}), ("max-autotune", {"mode": "max-autotune-no-cudagraphs"})]
+)
+def test_no_mode_brings_cuda_graphs(fresh, mode, options):
+    """Blocks that feed each other and gradients that accumulate fail with them, on ROCm without a word."""
+    told = []
+
+    def backend(module, inputs, **keywords):
+        told.append(keywords)
+        return module.forward
+
+    block = Block()
+    compile_blocks([block], block, SETTINGS.model_copy(update={"compile_mode": mode}), backend=backend)
+    block(torch.ones(2, 8))
+
+    assert told == [options]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -85,6 +87,30 @@ class TestProbe:
             raise error
 
         assert optim.eight_bit_problem(CPU, step) == told
+
+    @pytest.mark.parametrize(
+        ("code", "told"),
+        [
+            ("print('a greeting'); print('\"\"')", ""),
+            ("print('\"RuntimeError: no kernel\"')", "RuntimeError: no kernel"),
+            (
+                "import os; os.write(2, b'Error no kernel image at line 9'); os._exit(1)",
+                "a step of it ended its process with status 1, which said: Error no kernel image at line 9",
+            ),
+        ],
+    )
+    def test_a_step_that_ends_its_process(self, code, told):
+        """On a card bitsandbytes exits where a kernel fails: the rank lives on and tells why."""
+        program = (sys.executable, "-c", code)
+
+        assert optim.eight_bit_problem_apart(torch.device("cuda", 0), program) == told
+        assert optim.eight_bit_problem_apart(CPU, program) == ""
+
+    def test_the_program_answers(self):
+        """As the rank asks it, but for the device."""
+        done = subprocess.run([*optim.PROGRAM, "cpu"], capture_output=True, text=True, check=True)
+
+        assert done.stdout.splitlines()[-1] == '""'
 
 
 class Tied(nn.Module):

@@ -115,7 +115,7 @@ def test_state_too_large_for_one_card_is_counted_in_cards(plan):
 
 def test_state_that_cannot_be_shrunk_here_is_not_planned_with(plan, monkeypatch):
     """On the machine itself 8-bit state is tried before it is chosen; elsewhere nobody knows."""
-    monkeypatch.setattr("app_trainer_sdk.training.optim.eight_bit_problem", lambda device: "no kernels")
+    monkeypatch.setattr("app_trainer_sdk.training.optim.eight_bit_problem_apart", lambda device: "no kernels")
     asked = {"global_batch": 1, "gradient_checkpointing": False}
     card = card_of(1200 * MIB)
     (elsewhere,) = plan(4_000, 4, [card], **asked)["cards"]
