@@ -32,7 +32,7 @@ from torch_helpers import (
     train,
 )
 
-from app_trainer_sdk.errors import ExitCode, InternalError, PeerFailed, StopRequested
+from app_trainer_sdk.errors import InternalError, PeerFailed, StopRequested
 from app_trainer_sdk.testing.toys import ToyTrainer
 from app_trainer_sdk.training import meeting, supervised
 from app_trainer_sdk.training.checkpoint import CheckpointStore, load_checkpoint
@@ -552,17 +552,6 @@ def test_which_wishes_do_not_wait(asked: StopRequested | None, raises: bool):
         return
     with pytest.raises(StopRequested):
         team.check()
-
-
-def test_what_a_broken_collective_means():
-    """It is what another rank's end looks like from here, unless somebody asked to stop anyway."""
-    broken = RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1")
-    asked = StopRequested("interrupted", checkpoint=False)
-    ours = ValueError("ours")
-
-    assert ending(broken, None).code is ExitCode.PEER_FAILED
-    assert ending(broken, asked) is asked
-    assert ending(ours, None) is ours
 
 
 TRAINER = {"trainer": held_trainers.TOY}

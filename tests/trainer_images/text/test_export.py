@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from app_trainer_sdk.errors import InternalError, StopRequested
+from app_trainer_sdk.errors import InternalError
 from app_trainer_sdk.values import Snapshot
 from trainer_images.text import export, model, weights
 
@@ -142,24 +142,3 @@ def test_a_checkpoint_of_another_model_is_refused(make_run, narrow, dictionary, 
     with pytest.raises(InternalError, match="lora_A"):
         export.export(run, Snapshot({"model/other": torch.zeros(1)}), tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_a_stop_is_heard_while_answering(make_run, narrow, dictionary, tmp_path):
-    """Generation looks for a stop after every token."""
-    import dataclasses
-
-    asked = []
-
-    def check():
-        asked.append(1)
-        if len(asked) > 6:
-            raise StopRequested("canceled")
-
-    run = make_run(dictionary[:4], base=narrow, **SETTINGS | {"keep_layers": 1, "max_new_tokens": 500})
-    tokenizer = weights.load_tokenizer(narrow)
-    base = weights.load_model(narrow, dtype=torch.float32, keep_layers=1)
-    question = export.control(run, [{"role": "user", "content": "Define: Zeal"}])
-
-    with pytest.raises(StopRequested):
-        export.answer_all(dataclasses.replace(run, check=check), base, tokenizer, [question])
-    assert len(asked) == 7

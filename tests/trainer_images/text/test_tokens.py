@@ -82,25 +82,6 @@ def test_a_split_without_rows_is_an_empty_dataset(make_run, tokenized, folder):
     assert [len(read_tokens(run, name)) for name in ("train", "validation", "elsewhere")] == [1, 0, 0]
 
 
-def test_a_conversation_the_template_refuses_names_its_row(make_run, tokenized, folder, tokenizer):
-    """A template's own refusal is told as an error of the row."""
-    from trainer_images.text import prompts
-    from trainer_images.text.rows import read_rows
-
-    tokenizer.chat_template, kept = "{{ raise_exception('roles must alternate') }}", tokenizer.chat_template
-    try:
-        row = read_rows(make_run([SHORT]), "dataset")[0]
-        with pytest.raises(BadData, match=r"dataset.jsonl:1: .*roles must alternate"):
-            prompts.segments(tokenizer, row)
-        tokenizer.chat_template = None
-        assert [each.text for each in prompts.segments(tokenizer, row)] == [
-            "Define: Zeal",
-            "A nervous disorder.<|im_end|>",
-        ]
-    finally:
-        tokenizer.chat_template = kept
-
-
 def test_show_tells_what_is_read_and_what_is_trained(make_run, tokenized, folder):
     """A person sees the text of a row and the part the model has to say."""
     run = make_run([SHORT], base=folder, **ALL)
