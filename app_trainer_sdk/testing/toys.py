@@ -62,9 +62,12 @@ class ToyRows:
     """Noisy samples of one linear map; a pure function of the index and the item's randomness."""
 
     def __init__(self, count: int, settings: ToyHyperparameters, *, first: int = 0) -> None:
+        import torch
+
         self._count = count
         self._settings = settings
         self._first = first
+        self._columns = torch.arange(FEATURES)  # a dataset may hold tensors for as long as training lasts
 
     def __len__(self) -> int:
         return self._count
@@ -74,7 +77,7 @@ class ToyRows:
         import torch
 
         number = self._first + index
-        base = torch.sin(torch.arange(FEATURES) * (number + 1) * 0.37)
+        base = torch.sin(self._columns * (number + 1) * 0.37)
         noise = torch.randn(FEATURES, generator=random.torch()) * self._settings.noise
         weight = 0.0 if (number % 97) / 97 < self._settings.unit_free_share else 1.0
         if number == self._settings.blow_up_at:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from app_trainer_sdk.errors import InternalError
+from app_trainer_sdk.errors import InternalError, refuse_other
 from app_trainer_sdk.training import oom
 from app_trainer_sdk.training.feed import Rows, to_device
 from app_trainer_sdk.training.interrupts import interruptible
@@ -21,7 +21,7 @@ from app_trainer_sdk.training.order import cut
 from app_trainer_sdk.training.randomness import Random, derive_seed, seed_torch
 from app_trainer_sdk.training.state import SupervisedState
 from app_trainer_sdk.training.wrap import autocast
-from app_trainer_sdk.values import JSON, Batch, LossTerms, Stream
+from app_trainer_sdk.values import JSON, Batch, Dataset, LossTerms, Stream
 
 if TYPE_CHECKING:
     from app_trainer_sdk.contract import SupervisedTrainer
@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 def evaluate(trainer: SupervisedTrainer, run: Run, state: SupervisedState, split: str) -> Iterator[LossTerms]:
     """Loss terms of ``split`` batch by batch, in order; modes are put back, gradients are off."""
     assert run.device is not None
-    if split not in state.datasets:
-        state.datasets[split] = trainer.dataset(run, split)
-    dataset = state.datasets[split]
+    dataset = opened(trainer, run, state, split)
     if isinstance(dataset, Stream):
         raise InternalError(
             f"the split {split} is a stream", expected="a dataset with a length: evaluation visits every row",
@@ -48,6 +46,13 @@ def evaluate(trainer: SupervisedTrainer, run: Run, state: SupervisedState, split
             number = first + state.team.rank
             here = pieces[number] if number < len(pieces) else None
             yield state.team.merge(_measure(trainer, run, state, rows, split, number, here))
+
+
+def opened(trainer: SupervisedTrainer, run: Run, state: SupervisedState, split: str) -> Dataset | Stream:
+    """The rows of ``split``, opened the first time and kept for as long as the state."""
+    if split not in state.datasets:
+        state.datasets[split] = trainer.dataset(run, split)
+    return state.datasets[split]
 
 
 @contextlib.contextmanager
@@ -71,7 +76,7 @@ def measure_batch(
     assert run.device is not None
     seed_torch(random.seed, run.device)
     with autocast(run):
-        terms = trainer.measure(state.modules, batch, random)
+        terms = refuse_other(trainer.measure(state.modules, batch, random), LossTerms, "measure")
     return _with_units(terms, batch.units)
 
 

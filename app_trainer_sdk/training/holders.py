@@ -118,16 +118,22 @@ class _Book:
             self._add(trail, type(module).__name__, owned)
 
     def add_unreferred(self, deadline: float, clock: Callable[[], float]) -> None:
-        """Tell as one what no Python object refers to: what graphs of autograd have saved, and C++'s own."""
+        """Tell as one what no Python object refers to: what graphs of autograd have saved, and C++'s own.
+
+        Where it is the memory of something that is referred to, such as what a view was taken of, that is told.
+        """
         waiting = [*self.loose.values()]
-        nobodys: list[tuple[str, Tensor]] = []
+        nobodys: list[Tensor] = []
         ours = {id(waiting), id(nobodys), *self._own}
         while waiting and clock() < deadline:
             some, waiting[:TARGETS_AT_ONCE] = waiting[:TARGETS_AT_ONCE], []
             known = owners.referred(some, ours)
-            nobodys += [("", each) for each in some if id(each) not in known]
-        if nobodys:
-            self._add(Trail(NOBODY), "", nobodys)
+            nobodys += [each for each in some if id(each) not in known]
+        for each in nobodys:
+            del self.loose[id(each)]
+        named = self._counted | {_storage(each)[0] for each in self.loose.values()}
+        if untold := [("", each) for each in nobodys if _storage(each)[0] not in named]:
+            self._add(Trail(NOBODY), "", untold)
 
     def add_largest(self) -> None:
         """Tell the largest survivor, and all others in the same container."""

@@ -255,6 +255,7 @@ def _modules() -> list[tuple[str, types.ModuleType]]:
 def _running_locals(machinery: set[str]) -> dict[int, tuple[str, str]]:
     """Name and place of every local of every running function, by the value's id."""
     found: dict[int, tuple[str, str]] = {}
+    top: types.FrameType | None
     for top in list(sys._current_frames().values()):
         frame: types.FrameType | None = top
         while frame is not None:
@@ -263,6 +264,7 @@ def _running_locals(machinery: set[str]) -> dict[int, tuple[str, str]]:
                 for name, value in _locals(frame):
                     found.setdefault(id(value), (name, place))
             frame = frame.f_back
+    top = None  # this very function's frame: it would hold itself, and with it the locals of all who called
     return found
 
 

@@ -27,6 +27,7 @@ from app_trainer_sdk.start import START
 from app_trainer_sdk.training.checkpoint import copied, load_checkpoint
 from app_trainer_sdk.training.compile_times import compile_document
 from app_trainer_sdk.training.ema import averaged
+from app_trainer_sdk.training.evaluation import opened
 from app_trainer_sdk.training.feed import Rows
 from app_trainer_sdk.training.handover import ask_again, export_artifacts, run_module
 from app_trainer_sdk.training.mechanics import learn_a_handful
@@ -75,6 +76,10 @@ def _train(
     rank.enter("load")
     with ledger.phase("load", releases=False):
         state = trainer.begin(run, None)
+        if isinstance(trainer, SupervisedTrainer):
+            opened(
+                trainer, run, state, "validation"
+            )  # what a dataset holds stays; what evaluating adds must not
     longest = None
     if isinstance(trainer, SupervisedTrainer):
         longest = measure_longest(rank, ready, trainer, run, state, measured)

@@ -20,6 +20,7 @@ from app_trainer_sdk.errors import InternalError
 from app_trainer_sdk.handle import Run
 from app_trainer_sdk.training.allocated import allocated_peak
 from app_trainer_sdk.training.device import synchronize
+from app_trainer_sdk.training.evaluation import opened
 from app_trainer_sdk.training.evaluations import end_iterator
 from app_trainer_sdk.training.phase_row import Row
 from app_trainer_sdk.training.predict import predict
@@ -101,7 +102,7 @@ def measure_updates(rank: Rank, ready: Ready, run: Run, state: Any, longest: flo
 def measure_evaluation(rank: Rank, ready: Ready, run: Run, state: Any) -> dict[str, Any] | None:
     """Seconds of one evaluation of the validation split, from its first batches."""
     trainer, device = ready.opened.trainer, _device(run)
-    held_out = trainer.dataset(run, "validation") if isinstance(trainer, SupervisedTrainer) else ()
+    held_out = opened(trainer, run, state, "validation") if isinstance(trainer, SupervisedTrainer) else ()
     rows = 0 if isinstance(held_out, Stream) else len(held_out)
     synchronize(device)
     started, batches = time.perf_counter(), 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextvars
+
 import pytest
 import torch
 from torch import nn
@@ -52,6 +54,28 @@ def test_a_storage_counts_once():
     (held,) = held_after(work)
 
     assert (held.tensors, held.bytes, held.kind) == (2, 400, "dict")
+
+
+def test_a_view_holds_all_that_it_was_taken_of():
+    """D1: a slice that is kept keeps the whole; whoever keeps it is told with those bytes, and alone."""
+
+    def work():
+        KEPT["view"] = torch.ones(100)[:1]
+
+    (held,) = held_after(work)
+
+    assert (held.owner, held.tensors, held.bytes) == (f"{__name__}.KEPT['view']", 1, 400)
+    assert [each["bytes"] for each in held.examples] == [400]
+
+
+def test_the_search_is_no_holder():
+    """What only C++ holds the way to is told by what is known of it, never by a local of the search itself."""
+    variable = contextvars.ContextVar("kept", default=None)
+    (held,) = held_after(lambda: variable.set(torch.ones(100)) and None)
+    variable.set(None)
+
+    assert held.bytes == 400
+    assert "owners.py" not in held.owner
 
 
 def test_what_has_no_memory():
