@@ -18,6 +18,9 @@ from app_trainer_sdk.job.syntax import unique_keys, whole_number
 
 _NUMBER_STARTS = list("-+.0123456789")
 
+#: Characters and values that a document may have once its aliases are written out.
+MOST_WRITTEN_OUT = 64 * 2**20
+
 
 class _CoreLoader(yaml.SafeLoader):
     """PyYAML's safe loader with the plain words of YAML 1.2."""
@@ -62,11 +65,28 @@ def load_yaml(text: str) -> Any:
 
     Raises:
         yaml.YAMLError: it is not YAML.
-        ValueError: it says what JSON cannot: a key twice, a key that is no text, an alias to itself.
+        ValueError: it says what JSON cannot: a key twice, a key that is no text, an alias to itself; or aliases
+            of aliases make more of it than memory may hold.
     """
     document = yaml.load(text, Loader=_CoreLoader)  # noqa: S506 - a safe loader with other words
+    size = _written_out(document, {})
+    if size > MOST_WRITTEN_OUT:
+        raise ValueError(f"with its aliases written out it has {size:.3g} characters, of {len(text):,}")
     try:
         json.dumps(document, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ValueError(f"it says what JSON cannot: {error}") from None
     return document
+
+
+def _written_out(value: Any, known: dict[int, int]) -> int:
+    """Characters and values below ``value``, what an alias repeats counted each time; it is looked at once."""
+    if isinstance(value, str):
+        return 1 + len(value)
+    if not isinstance(value, (dict, list)):
+        return 1
+    if id(value) not in known:
+        known[id(value)] = 0  # an alias to itself: refused below, by another name
+        parts = [*value, *value.values()] if isinstance(value, dict) else value
+        known[id(value)] = 1 + sum(_written_out(part, known) for part in parts)
+    return known[id(value)]

@@ -13,6 +13,9 @@ from readers import Reader, refusal, written
 
 from app_trainer_sdk.job import check_job, load_job
 
+#: Twenty aliases, each ten times the one before.
+ALIASES = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 21))
+
 
 def test_yaml_says_the_same_as_json(tmp_path: Path):
     """Plain words mean what they mean in JSON: 1e-4 is a number, no is the word, a date is text."""
@@ -61,6 +64,7 @@ def test_json_read_as_yaml_is_the_same_document(value: Any):
         ("a: \x01", "is not YAML"),
         ("a: " + "1" * 5000, "a number of 5,000 digits"),
         ("a: " + "[" * 2000, "is nested too deeply"),
+        ("a0: &a0 [x]\n" + ALIASES, "with its aliases written out it has 3.46e+20 characters, of"),
         ("", "is empty; expected a document in YAML; change --job"),
     ],
 )
