@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -58,10 +59,19 @@ def _refuse_wrong_wishes(asked: Asked) -> None:
             if urlsplit(reference.url).scheme not in ("http", "https"):
                 path, setting = local_path(reference.url, name), f"--input {name}=PATH"
                 existing(path, "a file or folder", setting)
-    except BadJob:
-        raise
+    except BadJob as error:
+        problems = [replace(each, pointer=_option(each.pointer)) for each in error.problems]
+        raise BadJob(error.found, expected=error.expected, setting=error.setting, problems=problems) from None
     except (TrainerError, TypeError):
         return  # the trainer's own fault: the first promise tells it
+
+
+def _option(pointer: str) -> str:
+    """The option of this command that says what ``pointer`` names in a job."""
+    part, _, name = pointer.removeprefix("/").partition("/")
+    if part in ("inputs", "hyperparameters"):
+        return f"--input {name}=PATH" if part == "inputs" else f"--set {name}=VALUE"
+    return f"--{part}" if part in ("model", "method") else pointer
 
 
 def _summary(results: Sequence[Result]) -> str:

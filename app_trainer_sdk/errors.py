@@ -29,8 +29,9 @@ import enum
 import errno
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
+Kind = TypeVar("Kind")
 Origin = Literal["user", "system", "resource"]
 StopReason = Literal["interrupted", "deadline", "canceled", "fenced", "peer"]
 
@@ -142,6 +143,17 @@ class DependencyUnavailable(TrainerError):
 
 class InternalError(TrainerError):
     """Our mistake, or a trainer image's."""
+
+
+def refuse_other(value: Any, kind: type[Kind], method: str) -> Kind:
+    """What a trainer's ``method`` returned, which must be a ``kind``.
+
+    Raises:
+        InternalError: it is something else.
+    """
+    if not isinstance(value, kind):
+        raise InternalError(f"{method} returned {type(value).__name__}", expected=kind.__name__, setting=method)
+    return value
 
 
 class HostOutOfMemory(TrainerError):

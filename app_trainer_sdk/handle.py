@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from app_trainer_sdk.catalog import ModelRow
-from app_trainer_sdk.errors import BadJob, InputMissing
+from app_trainer_sdk.errors import BadJob, InputMissing, InternalError
 from app_trainer_sdk.hyperparameters import Hyperparameters
 from app_trainer_sdk.values import JSON
 
@@ -45,6 +45,18 @@ class NoRow:
 def no_ledger(name: str) -> AbstractContextManager[NoRow]:
     """Nothing is measured."""
     return nullcontext(NoRow())
+
+
+class Finished(dict[str, Item]):
+    """What finished phases left, by name; asking for one that is not there tells what to change."""
+
+    def __missing__(self, name: str) -> Item:
+        raise InternalError(
+            f"the result of {name!r} was asked for, and {', '.join(self) or 'no phase'} has finished so far",
+            expected="only what stands before it in phases()",
+            setting="who asks: examine comes before all phases, and without one of its own a trainer's "
+            "dataset('train') is counted there",
+        )  # fmt: skip
 
 
 @final
@@ -82,8 +94,8 @@ class Run:
     weights: Mapping[str, Path] = field(default_factory=dict)
     inputs: Mapping[str, Path] = field(default_factory=dict)
     identity: Mapping[str, str] = field(default_factory=dict)
-    store: dict[str, Path] = field(default_factory=dict)
-    facts: dict[str, Mapping[str, JSON]] = field(default_factory=dict)
+    store: dict[str, Path] = field(default_factory=Finished)
+    facts: dict[str, Mapping[str, JSON]] = field(default_factory=Finished)
     device: torch.device | None = None
     dtype: torch.dtype | None = None
     check: Callable[[], None] = no_check

@@ -10,6 +10,7 @@ from typing import Literal
 from app_trainer_sdk.errors import TrainerError
 
 SDK = Path(__file__).parent.parent
+STANDARD = Path(traceback.__file__).parent
 
 
 class BrokenPromise(TrainerError, AssertionError):  # noqa: N818 - what it is is said by its name
@@ -59,10 +60,10 @@ def reason_of(error: BaseException) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """The innermost frame outside the SDK and the installed libraries: the author's own line."""
+    """The innermost frame outside the SDK, the installed libraries and Python's own: the author's own line."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename)
-        inside = path.is_relative_to(SDK) and "toys" not in path.name
+        inside = path.is_relative_to(STANDARD) or (path.is_relative_to(SDK) and "toys" not in path.name)
         if not inside and "site-packages" not in path.parts and path.exists():
             return f"{path.name}, line {frame.lineno}, {frame.name}"
     return ""

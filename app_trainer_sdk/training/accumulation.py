@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from app_trainer_sdk.errors import InternalError
+from app_trainer_sdk.errors import InternalError, refuse_other
 from app_trainer_sdk.time_split import timed
 from app_trainer_sdk.training import oom
 from app_trainer_sdk.training.feed import LoadedWindow, Microbatch, to_device
@@ -115,6 +115,10 @@ def _add_up(
 
 def _add(metrics: dict[str, tuple[Tensor | float, Tensor | float]], terms: LossTerms) -> None:
     for name, pair in terms.metrics.items():
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise InternalError(
+                f"the metric {name} is {pair!r}", expected="a pair (sum, count)", setting="loss"
+            )
         before = metrics.get(name, (0.0, 0.0))
         metrics[name] = (before[0] + _detached(pair[0]), before[1] + _detached(pair[1]))
 
@@ -163,10 +167,9 @@ def _share(terms: LossTerms, microbatch: Microbatch, units: float, count: int) -
 
 
 def _value(scalar: Tensor) -> Tensor:
-    if scalar.numel() != 1:
-        raise InternalError(
-            f"a term of the loss has the shape {tuple(scalar.shape)}", expected="a scalar", setting="loss"
-        )
+    if not isinstance(scalar, Tensor) or scalar.numel() != 1:
+        kind = f"the shape {tuple(scalar.shape)}" if isinstance(scalar, Tensor) else f"the value {scalar!r}"
+        raise InternalError(f"a term of the loss has {kind}", expected="a scalar tensor", setting="loss")
     return scalar.detach()
 
 
@@ -181,8 +184,8 @@ def _forward(
     seed_torch(random.seed, run.device)
     batch = _moved(microbatch.batch, run.device, sums)
     with autocast(run):
-        terms: LossTerms = (state.replica or state.loss)(batch, random)
-    return terms
+        terms = (state.replica or state.loss)(batch, random)
+    return refuse_other(terms, LossTerms, "loss")
 
 
 def _moved(batch: Batch, device: torch.device, sums: Sums) -> Batch:

@@ -16,6 +16,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from app_trainer_sdk.data_wait import ReadTimes
+from app_trainer_sdk.errors import refuse_other
 from app_trainer_sdk.fetch_time import take_fetch_seconds
 from app_trainer_sdk.time_split import timed
 from app_trainer_sdk.training.data_worker import start_worker
@@ -104,7 +105,11 @@ class Rows:
         self.uses_global_random = bool(getattr(dataset, "uses_global_random", False))
 
     def __getitem__(self, request: Request) -> Batch:
-        return self.trainer.collate(self.run, self.items(request))
+        return self.collate(self.items(request))
+
+    def collate(self, items: Sequence[Any]) -> Batch:
+        """A batch of items, as the trainer makes it."""
+        return refuse_other(self.trainer.collate(self.run, items), Batch, "collate")
 
     def items(self, request: Request) -> list[Any]:
         """The rows of a request, each with the randomness of its position."""
@@ -127,9 +132,7 @@ class TimedRows:
         self.rows = rows
 
     def __getitem__(self, request: Request) -> tuple[Batch, ReadTimes]:
-        return timed_batch(
-            lambda: self.rows.items(request), lambda items: self.rows.trainer.collate(self.rows.run, items)
-        )
+        return timed_batch(lambda: self.rows.items(request), self.rows.collate)
 
 
 def timed_batch(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from app_trainer_sdk.channel import work_is_elsewhere
-from app_trainer_sdk.errors import InternalError
+from app_trainer_sdk.errors import InternalError, refuse_other
 from app_trainer_sdk.files import read_json, remove_tree, sync_directory, write_json
 from app_trainer_sdk.paths import JobDirectory
 from app_trainer_sdk.start import START, Start
@@ -33,7 +33,7 @@ def export_artifacts(opened: Opened, snapshot: Snapshot, layout: JobDirectory) -
     for leftover in layout.root.glob(".artifacts.*.tmp"):
         remove_tree(leftover)
     beside.mkdir()
-    artifact = opened.trainer.export(opened.run, snapshot, beside)
+    artifact = refuse_other(opened.trainer.export(opened.run, snapshot, beside), Artifact, "export")
     declared = opened.trainer.artifacts[opened.run.method]
     for name in declared:
         if not (beside / name).is_dir():

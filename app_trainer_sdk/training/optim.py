@@ -11,6 +11,7 @@ import json
 import subprocess
 import sys
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -46,6 +47,7 @@ def build_optimizer(
     prepared = [group for group in prepared if group["params"]]
     if not prepared:
         raise InternalError("no parameter trains", expected="at least one parameter with requires_grad")
+    _check_grouped([each for group in prepared for each in group["params"]], parameter_names(root))
     rate = settings.learning_rate
     leave_compiler_out()
     if settings.optimizer == "sgd":
@@ -177,6 +179,21 @@ def required_dtypes(optimizer: torch.optim.Optimizer, root: nn.Module) -> dict[T
 def parameter_names(root: nn.Module) -> dict[Tensor, str]:
     """Canonical name of every trainable parameter of ``root``; a tied one has its first name."""
     return {parameter: name for name, parameter in root.named_parameters() if parameter.requires_grad}
+
+
+def _check_grouped(grouped: Sequence[Tensor], names: Mapping[Tensor, str]) -> None:
+    """What trains must be in one group: in none it would stay as it is, without a word."""
+    twice = [names.get(each, "a parameter") for each, count in Counter(grouped).items() if count > 1]
+    nowhere = [name for parameter, name in names.items() if parameter not in set(grouped)]
+    foreign = [tuple(each.shape) for each in grouped if each not in names]
+    if twice or nowhere or foreign:
+        found = f"{twice[0]} in two groups" if twice else f"{', '.join(nowhere[:5])} in no group"
+        if not twice and not nowhere:
+            found = f"a parameter of the shape {foreign[0]} that is no part of root"
+        raise InternalError(
+            f"parameter_groups has {found}", expected="each parameter of root that trains, once",
+            setting="parameter_groups, or requires_grad",
+        )  # fmt: skip
 
 
 def _prepare_group(group: Mapping[str, Any], settings: Hyperparameters) -> dict[str, Any]:

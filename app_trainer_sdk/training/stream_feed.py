@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy
 
 from app_trainer_sdk.data_wait import ReadTimes
-from app_trainer_sdk.errors import BadData, InternalError
+from app_trainer_sdk.errors import BadData, InternalError, refuse_other
 from app_trainer_sdk.time_split import timed
 from app_trainer_sdk.training.feed import LoadedWindow, cut_window, loaded_window, timed_batch
 from app_trainer_sdk.training.order import Window
@@ -144,7 +144,7 @@ class StreamFeed:
     def _batch(self, records: list[Any], first: int) -> tuple[Batch, ReadTimes]:
         return timed_batch(
             lambda: [self._item(record, first + number) for number, record in enumerate(records)],
-            lambda items: self.trainer.collate(self.run, items),
+            lambda items: refuse_other(self.trainer.collate(self.run, items), Batch, "collate"),
         )
 
     def _item(self, record: Any, number: int) -> Any:

@@ -6,19 +6,19 @@ the driver does all that. What lives meanwhile is in ``state``, an update is mad
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
 
-from app_trainer_sdk.errors import Diverged, InternalError
+from app_trainer_sdk.errors import Diverged, InternalError, refuse_other
 from app_trainer_sdk.hyperparameters import Hyperparameters
 from app_trainer_sdk.time_split import timed
 from app_trainer_sdk.training import meeting, optim
 from app_trainer_sdk.training.compiled import make_first_call
 from app_trainer_sdk.training.ema import WeightAverage
 from app_trainer_sdk.training.feed import Feed, Rows
+from app_trainer_sdk.training.model_checks import check_model
 from app_trainer_sdk.training.model_state import Buffers
 from app_trainer_sdk.training.oom import OutOfMemoryHere, described_inputs, make_room
 from app_trainer_sdk.training.order import Order
@@ -52,9 +52,7 @@ def begin(trainer: SupervisedTrainer, run: Run, saved: Snapshot | None) -> Super
     order = _order(trainer, run, train, saved)
     seed = derive_seed(settings.seed, "build")
     with global_seeds(seed, run.device):
-        modules = trainer.build_model(run, weights=True)
-    if not isinstance(modules, Modules):
-        raise InternalError(f"build_model returned {type(modules).__name__}", expected="Modules(root)")
+        modules = refuse_other(trainer.build_model(run, weights=True), Modules, "build_model")
     state = assemble(trainer, run, modules, order=order)
     state.datasets["train"] = train
     if saved is not None:
@@ -75,9 +73,8 @@ def assemble(
     assert run.device is not None
     settings: Hyperparameters = run.settings
     loss = wrap(trainer, modules, settings, run.device)
-    _check_batch_norm(trainer, modules.root)
+    check_model(trainer, settings, modules.root)
     names = optim.parameter_names(modules.root)
-    _check_precision(settings, names)
     optimizer = optim.build_optimizer(
         trainer.parameter_groups(run, modules), settings, run.device, modules.root
     )
@@ -203,25 +200,3 @@ def _feed(trainer: SupervisedTrainer, run: Run, state: SupervisedState) -> Feed 
         position=state.counters.position, microbatch=settings.microbatch, workers=settings.dataloader_workers,
         rank=state.team.rank, ranks=state.team.size,
     )  # fmt: skip
-
-
-def _check_precision(settings: Hyperparameters, names: Mapping[Tensor, str]) -> None:
-    """Under a loss scale weights train in fp32: an fp16 gradient cannot be unscaled without loss."""
-    half = [name for parameter, name in names.items() if parameter.dtype == torch.float16]
-    if settings.mixed_precision == "fp16" and half:
-        raise InternalError(
-            f"{half[0]} would train in fp16 under a loss scale", expected="trainable parameters in fp32",
-            setting="build_model to keep them in fp32, or /hyperparameters/mixed_precision",
-        )  # fmt: skip
-
-
-def _check_batch_norm(trainer: SupervisedTrainer, root: nn.Module) -> None:
-    """Batch norm cannot train on one row: the trainer has to say that a rest of one row is merged."""
-    if trainer.minimum_rows >= 2:
-        return
-    for name, module in root.named_modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
-            raise InternalError(
-                f"{name} is a batch norm, which cannot train on a single row",
-                expected=f"minimum_rows = 2 in {type(trainer).__name__}",
-            )

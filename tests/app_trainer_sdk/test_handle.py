@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from app_trainer_sdk.catalog import ModelRow
-from app_trainer_sdk.errors import BadJob, InputMissing, StopRequested
+from app_trainer_sdk.errors import BadJob, InputMissing, InternalError, StopRequested
 from app_trainer_sdk.handle import Run
 from app_trainer_sdk.hyperparameters import Hyperparameters
 
@@ -114,3 +114,18 @@ def test_a_scope_where_nothing_is_measured(tmp_path):
         taken = row.hand_over([1, 2])
 
     assert taken == [1, 2]
+
+
+def test_a_phase_that_has_not_finished_is_told_by_name(tmp_path):
+    """A dataset that reads a phase's files cannot count rows for the plan: the words say who must."""
+    run = a_run(tmp_path)
+    with pytest.raises(
+        InternalError, match="'tokens' was asked for, and no phase has finished so far; expected"
+    ):
+        run.store["tokens"]
+    run.facts["weights"] = {"bytes": 1}
+    with pytest.raises(InternalError, match=r"weights has finished so far; .* change who asks: examine comes"):
+        run.facts["tokens"]
+
+    assert run.facts["weights"] == {"bytes": 1}
+    assert "tokens" not in run.store

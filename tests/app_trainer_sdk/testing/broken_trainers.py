@@ -57,6 +57,17 @@ def rows_of(draw):
     return dataset
 
 
+def narrow_model(self, run, *, weights):
+    modules = ToyTrainer.build_model(self, run, weights=weights)
+    modules.root.bfloat16()
+    modules.root.register_forward_pre_hook(lambda module, x: x[0].bfloat16())
+    modules.root.register_forward_hook(lambda module, x, out: out.float())
+    return modules
+
+
+Narrow = toy("Narrow", build_model=narrow_model)
+
+
 def draw_from_numpy(rows, index, random):
     import numpy
 

@@ -29,6 +29,13 @@ def test_a_sum_is_split_invariant(subject):
     assert assert_split_invariant(toy.trainer, toy.run, rows=7) < 1e-5
 
 
+def test_what_trains_in_half_precision_is_judged_by_it(subject):
+    """Gradients that are added up in bf16 are rounded at each part: no fault of the loss."""
+    narrow = subject("broken_trainers:Narrow")
+
+    assert 1e-3 < assert_split_invariant(narrow.trainer, narrow.run) < 5e-2
+
+
 def test_a_mean_fails_as_an_assertion(subject):
     """Authors call it in a test of their own."""
     broken = subject("broken_trainers:MeanLoss")

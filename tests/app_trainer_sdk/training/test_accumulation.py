@@ -119,6 +119,35 @@ class TestAccumulation:
         with pytest.raises(InternalError, match=r"a term of the loss has the shape \(2,\).*expected a scalar"):
             train(trainer, tmp_path, updates=1, global_batch=2, **PLAIN)
 
+    @pytest.mark.parametrize(
+        ("terms", "told"),
+        [
+            (
+                lambda loss: float(loss.detach()),
+                "a term of the loss has the value 1.0; expected a scalar tensor",
+            ),
+            (lambda loss: LossTerms(loss, means={"balance": 1.0}), "a term of the loss has the value 1.0"),
+            (lambda loss: LossTerms(loss, metrics={"right": 1.0}), "the metric right is 1.0; expected a pair"),
+        ],
+    )
+    def test_a_number_where_something_else_belongs(self, tmp_path, terms, told):
+        """A loss read on the host, or a metric without its count, is told by what was found."""
+        trainer = make_trainer(
+            lambda run: Scalars(1.0), lambda modules, values, random: terms(modules.root.w.sum()), [0]
+        )
+
+        with pytest.raises(InternalError, match=told):
+            train(trainer, tmp_path, updates=1, global_batch=1, **PLAIN)
+
+    def test_another_kind_of_answer_is_told_by_the_method(self, tmp_path):
+        """A batch that is a dict, as other libraries have it, names ``collate`` and what it should return."""
+        trainer = make_trainer(
+            lambda run: Scalars(1.0), token_loss, [0], collate=lambda self, run, items: {"x": items}
+        )
+
+        with pytest.raises(InternalError, match="collate returned dict; expected Batch; change collate"):
+            train(trainer, tmp_path, updates=1, global_batch=1, **PLAIN)
+
     def test_means_are_averaged_over_microbatches(self, tmp_path):
         """A term that is a mean already counts once, however many microbatches there are."""
         trainer = make_trainer(

@@ -53,6 +53,24 @@ class TestGroups:
         with pytest.raises(InternalError, match="no parameter trains"):
             optim.build_optimizer([{"params": model.parameters()}], Hyperparameters(), CPU, model)
 
+    @pytest.mark.parametrize(
+        ("groups", "told"),
+        [
+            (lambda model: [model[0].parameters()], "has 1.weight, 1.bias in no group; expected each"),
+            (lambda model: [model.parameters(), [model[1].bias]], "has 1.bias in two groups"),
+            (
+                lambda model: [[*model.parameters(), nn.Parameter(torch.ones(7))]],
+                r"of the shape \(7,\) that is no",
+            ),
+        ],
+    )
+    def test_what_trains_is_in_one_group(self, groups, told):
+        """F4: a parameter in no group would stay as it is for ever, while the loss curve looks normal."""
+        model = network()
+        made = [{"params": each} for each in groups(model)]
+        with pytest.raises(InternalError, match=told):
+            optim.build_optimizer(made, Hyperparameters(), CPU, model)
+
     def test_a_key_nobody_reads(self):
         """A group's key that has no meaning is told with those that have one."""
         model = network()

@@ -10,21 +10,7 @@ from small_models import PLAIN, Scalars, adapted_trainer
 from torch import nn
 from torch_helpers import as_bytes, drive, in_new_process, make_trainer, open_training, same_tensors, train
 
-from app_trainer_sdk.errors import InternalError
 from app_trainer_sdk.training import supervised
-
-
-def test_weights_in_fp16_are_refused_under_a_loss_scale(tmp_path):
-    """Trainable parameters stay fp32 under fp16; the first that does not is named before training."""
-    trainer = make_trainer(
-        lambda run: Scalars(1.0).half(), lambda modules, values, random: modules.root.w.sum(), [0] * 4
-    )
-    training = open_training(
-        trainer, tmp_path, updates=1, global_batch=4, settings={"mixed_precision": "fp16"}, **PLAIN
-    )
-
-    with pytest.raises(InternalError, match="w would train in fp16 under a loss scale"):
-        supervised.begin(training.trainer, training.run, None)
 
 
 class TestSeeds:
