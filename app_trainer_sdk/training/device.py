@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from app_trainer_sdk.errors import HardwareUnfit
+from app_trainer_sdk.gpus import Card
 from app_trainer_sdk.limits import host_memory, processors, shared_memory
 from app_trainer_sdk.plan import DeviceFacts
+from app_trainer_sdk.preflight.present import present_cards
 
 DTYPES = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -38,11 +40,22 @@ def planned_for(kind: str) -> Iterator[None]:
         _planned.reset(token)
 
 
-def pick_device(local_rank: int = 0) -> torch.device:
+def _cards_of_this_torch() -> Sequence[Card]:
+    """Cards that this torch was built for and that nobody hides from it, as their driver tells of them."""
+    return present_cards() if torch.version.cuda or torch.version.hip else ()
+
+
+def pick_device(
+    local_rank: int = 0, *, cards: Callable[[], Sequence[Card]] = _cards_of_this_torch
+) -> torch.device:  # fmt: skip
     """The accelerator of this rank, or the CPU where there is none.
 
+    Args:
+        local_rank: its number on this machine.
+        cards: tells, where torch finds no accelerator, those it should find.
+
     Raises:
-        HardwareUnfit: there are accelerators, but fewer than ranks.
+        HardwareUnfit: there are accelerators, but fewer than ranks; or torch cannot use those there are.
     """
     if torch.cuda.is_available():
         count = torch.cuda.device_count()
@@ -52,7 +65,19 @@ def pick_device(local_rank: int = 0) -> torch.device:
                 expected=f"at most {count} ranks", setting="--ranks",
             )  # fmt: skip
         return torch.device("cuda", local_rank)
+    if there := cards():
+        raise HardwareUnfit(
+            f"torch {torch.__version__} cannot use the {there[0].title} that is here: {_why_not()}",
+            expected="a card whose driver serves this torch (on a machine of several, its fabric manager too)",
+            setting="the machine, or CUDA_VISIBLE_DEVICES to nothing to train on processors",
+        )  # fmt: skip
     return torch.device("cpu")
+
+
+def has_bf16(device: torch.device) -> bool:
+    """Whether a card computes in bf16 itself; torch tells it of the current card alone."""
+    with torch.cuda.device(device):
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
 
 
 def device_facts(device: torch.device) -> DeviceFacts:
@@ -66,11 +91,19 @@ def device_facts(device: torch.device) -> DeviceFacts:
     if device.type == "cpu":
         return DeviceFacts("cpu", platform.processor() or platform.machine(), bf16=False, **host)
     properties = torch.cuda.get_device_properties(device)
-    bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
-    return DeviceFacts(device.type, properties.name, bf16=bf16, memory_bytes=properties.total_memory, **host)
+    memory = properties.total_memory
+    return DeviceFacts(device.type, properties.name, bf16=has_bf16(device), memory_bytes=memory, **host)
 
 
 def synchronize(device: torch.device) -> None:
     """Wait until the device has done what was asked; nothing to wait for on the CPU."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def _why_not() -> str:
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+    except Exception as error:  # noqa: BLE001 - whatever torch or the driver raises is the answer
+        return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:300]}"
+    return "it sees none"

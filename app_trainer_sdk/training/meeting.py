@@ -19,6 +19,9 @@ from app_trainer_sdk.training.team import COLLECTIVE_TIMEOUT, Team
 MEETING_TIMEOUT = datetime.timedelta(seconds=2)
 #: How libraries say that the other end of a collective is gone.
 PEER_WORDS = ("gloo", "nccl", "connection closed by peer", "connection reset by peer", "broken pipe")
+#: What a broken collective says of this rank itself: ranks waited for each other until the time was up, or the
+#: device's or the host's memory did not suffice for the exchange.
+HERE = (ExitCode.GPU_FAULT, ExitCode.GPU_OUT_OF_MEMORY, ExitCode.HOST_OUT_OF_MEMORY)
 
 _here = Team()
 
@@ -83,7 +86,7 @@ def ending(error: BaseException, asked: StopRequested | None) -> BaseException:
     """What an error on one of several ranks means: a collective breaks because another rank ended."""
     if isinstance(error, StopRequested) or not any(map(_is_broken_collective, origins(error))):
         return error
-    if code_of(error) is ExitCode.GPU_FAULT:  # nobody ended: they waited for each other until the time was up
+    if code_of(error) in HERE:
         return error
     return asked if asked is not None else PeerFailed(f"another rank ended first: {error}")
 

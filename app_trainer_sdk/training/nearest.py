@@ -16,6 +16,7 @@ from app_trainer_sdk.errors import TrainerError
 from app_trainer_sdk.gpus import Card
 from app_trainer_sdk.planning.process import ask
 from app_trainer_sdk.quantities import GIB, MIB
+from app_trainer_sdk.training.device import has_bf16
 
 if TYPE_CHECKING:
     from app_trainer_sdk.contract import SupervisedTrainer
@@ -86,8 +87,8 @@ def _card(device: torch.device) -> Card:
     free, total = torch.cuda.mem_get_info(device)
     mine = torch.cuda.memory_reserved(device) + CONTEXT_BYTES
     name = torch.cuda.get_device_name(device)
-    bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
-    return Card(name, name, min(total, free + mine), "", bf16, CONTEXT_BYTES, LIBRARY_BYTES)
+    available = min(total, free + mine)
+    return Card(name, name, available, "", has_bf16(device), CONTEXT_BYTES, LIBRARY_BYTES)
 
 
 def _job(trainer: SupervisedTrainer, run: Run, settings: Hyperparameters, replicas: int) -> dict[str, Any]:

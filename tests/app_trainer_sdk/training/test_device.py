@@ -7,6 +7,8 @@ import os
 import pytest
 import torch
 
+from app_trainer_sdk.errors import HardwareUnfit
+from app_trainer_sdk.gpus import find_card
 from app_trainer_sdk.training.device import DTYPES, device_facts, pick_device, synchronize
 
 CPU_ONLY = pytest.mark.skipif(torch.cuda.is_available(), reason="about a machine without an accelerator")
@@ -19,6 +21,14 @@ def test_the_processor_is_the_device():
     synchronize(device)
 
     assert device == torch.device("cpu")
+
+
+@CPU_ONLY
+def test_a_card_that_torch_cannot_use_is_told():
+    """The driver shows it and torch finds none, as without a fabric manager: no processor trains instead."""
+    found = "cannot use the NVIDIA H200 141 GB that is here: "
+    with pytest.raises(HardwareUnfit, match=found):
+        pick_device(cards=lambda: [find_card("H200")])
 
 
 def test_facts_of_the_processor():

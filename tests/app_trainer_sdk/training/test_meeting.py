@@ -8,6 +8,7 @@ import pytest
 import torch.distributed as dist
 
 from app_trainer_sdk.errors import ExitCode, StopRequested
+from app_trainer_sdk.outcome import code_of
 from app_trainer_sdk.training import meeting
 from app_trainer_sdk.training.meeting import ending, local_rank, meet
 from app_trainer_sdk.training.team import Team, nobody_asked
@@ -91,3 +92,18 @@ def test_torchs_own_errors_are_broken_collectives_too():
 
     assert ending(dist.DistBackendError("NCCL error"), None).code is ExitCode.PEER_FAILED
     assert ending(stop, None) is stop
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        ("NCCL error: unhandled cuda error, Cuda failure 2 'out of memory'", ExitCode.GPU_OUT_OF_MEMORY),
+        ("Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3)", ExitCode.GPU_FAULT),
+    ],
+)
+def test_a_collective_that_broke_here_is_no_peers_end(said, code):
+    """What it says of this rank's own device stays the cause."""
+    error = dist.DistBackendError(said)
+
+    assert ending(error, None) is error
+    assert code_of(error) is code
