@@ -1,4 +1,7 @@
-"""Owns the command ``check``: which trainer, with which job, and one line for each promise."""
+"""Owns the command ``check``: which trainer, with which job, and one line for each promise.
+
+It must not know any promise.
+"""
 
 from __future__ import annotations
 

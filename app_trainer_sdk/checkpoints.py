@@ -1,7 +1,8 @@
 """Owns reading what checkpoints are on disk: which are whole, and why others are not.
 
 Torch-free, so that a directory can be looked at anywhere: ``app-trainer checkpoints DIR``. Writing one, and
-its tensors, belong to ``training/checkpoint.py``, which says how a checkpoint is laid out.
+its tensors, belong to ``training/checkpoint.py``, which says how a checkpoint is laid out. This file must not
+know what is trained.
 """
 
 from __future__ import annotations

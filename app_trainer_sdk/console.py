@@ -1,6 +1,7 @@
 """Owns what a person sees while a job runs: a progress bar on a terminal, plain lines otherwise.
 
-Where nobody looks but a collector of logs, each line is a JSON object (``logs.py`` says when).
+Where nobody looks but a collector of logs, each line is a JSON object (``logs.py`` says when). This file must
+not know where its facts come from.
 """
 
 from __future__ import annotations

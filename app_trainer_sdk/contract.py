@@ -5,8 +5,8 @@ Two abstract bases. :class:`Trainer` is the whole lifecycle, for trainers with a
 abstract and not named in ``OPTIONAL_HOOKS`` is final, and a concrete trainer is final itself.
 
 This file must not import torch, not even through others: ``describe``, job checks and the supervisor read
-trainers on machines whose GPU driver is broken. The four ``import`` statements inside the final methods of
-:class:`SupervisedTrainer` are the only doors to the other side.
+trainers on machines whose GPU driver is broken. What is imported inside the final methods of
+:class:`SupervisedTrainer` is the only door to the other side.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Its output is data that a trainer image commits beside its catalog; ``describe`` shows it. What the numbers
 depend on is digested with them, so that a test can tell when they are out of date. Torch-free: the numbers are
-computed by the planning process.
+computed by the planning process, and this file must not know how.
 """
 
 from __future__ import annotations

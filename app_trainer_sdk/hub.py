@@ -1,6 +1,7 @@
 """Owns huggingface_hub: nobody else imports it. It tells what a repository has; bytes come as all others do.
 
-So a download from the Hub is resumed, verified and cached like one from any mirror.
+So a download from the Hub is resumed, verified and cached like one from any mirror. This file must not know
+what the files are for.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Owns the settings every trainer shares: bounds, default, unit and one sentence for each.
 
-Trainer images subclass :class:`Hyperparameters` to add their own. Where the right value depends on
-workload and hardware the default is ``"auto"``: ``plan.py`` decides it and says why. This file must not
+Trainer images subclass :class:`Hyperparameters` to add their own. Where the right value depends on workload
+and hardware the default is ``"auto"``: ``planning/resolve.py`` decides it and says why. This file must not
 know any device, and derives no number.
 """
 

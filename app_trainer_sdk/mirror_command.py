@@ -1,4 +1,7 @@
-"""Owns the command ``mirror``: a folder or a Hub revision in, the list of files that a job takes out."""
+"""Owns the command ``mirror``: a folder or a Hub revision in, the list of files that a job takes out.
+
+It must not know how bytes travel, nor what a mirror is asked.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Owns how an ending is told: one code, one failure object, the same in every file and event.
 
-Torch-free: the supervisor writes an outcome for a rank that could not.
+Torch-free: the supervisor writes an outcome for a rank that could not. This file must not know who is told.
 """
 
 from __future__ import annotations

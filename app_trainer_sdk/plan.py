@@ -1,6 +1,7 @@
 """Owns the plan: every derived number of a run with its reason, as a value, a document and lines for people.
 
 ``planning/resolve.py`` decides the numbers, once; a saved plan is reused on resume and never resolved again.
+This file must not know how a number is decided.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Owns the command ``plan``: will a job fit, on which cards, with which settings.
 
-Torch-free: predictions are made by another process. It needs no GPU, downloads nothing and reads no data.
+Torch-free: predictions are made by another process. It needs no GPU, downloads nothing and reads no data. This
+file must not know how memory is predicted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns the command ``run``: arguments in, exit code out."""
+"""Owns the command ``run``: arguments in, exit code out. It must not know how a job is run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Owns ``start.json``: what the supervisor found out and a rank needs to begin. Torch-free, read by both."""
+"""Owns ``start.json``: what the supervisor found out and a rank needs to begin. Torch-free, read by both.
+
+It must not know what is made of it.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Owns two ready streams: over any iterable, and over one that can say where it is.
 
-Torch-free, and it imports no library of datasets: both take a function that opens the source.
+Torch-free, and it imports no library of datasets: both take a function that opens the source. It must not know
+what a record is.
 """
 
 from __future__ import annotations

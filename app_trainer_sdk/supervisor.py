@@ -2,7 +2,7 @@
 
 Torch-free, so it is up at once, small, and alive when a rank is not. It owns signals and the order of an
 attempt; ``attempt/`` owns what comes before and after the ranks, ``ranks.py`` the processes, ``narrator.py``
-the events. It never trains.
+the events. It never trains, and must not know what is trained.
 """
 
 from __future__ import annotations

@@ -127,3 +127,21 @@ def test_links_between_pages_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), target
+
+
+def test_the_cut_names_every_module_in_its_room():
+    """A module that is new, moved or gone shows in the one table of all of them."""
+    table = (ROOT / "docs" / "architecture" / "00-the-cut.md").read_text().split("```")[1]
+    told: dict[str, set[str]] = {}
+    room = ""
+    for line in table.strip().splitlines():
+        room = line[:14].strip().removeprefix("torch-free").rstrip("/") or (room if line[0] == " " else "")
+        told.setdefault(room, set()).update(line[14:88].split())
+    package = ROOT / "app_trainer_sdk"
+    found = {
+        room: {path.stem for path in (package / room).glob("*.py")} - {"__init__"}
+        for room in told if room != "testing"
+    }  # fmt: skip
+
+    assert {room: told[room] for room in found} == found
+    assert {path.parent.name for path in package.glob("*/__init__.py")} == set(told) - {""}

@@ -1,4 +1,7 @@
-"""Owns the command ``cache``: what the cache holds, whether it is sound, and what may go."""
+"""Owns the command ``cache``: what the cache holds, whether it is sound, and what may go.
+
+It must not know how it lies there.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Owns the command ``app-trainer listen``: options, keys, and lines on the terminal."""
+"""Owns the command ``app-trainer listen``: options, keys, and lines on the terminal.
+
+It must not know HTTP or rules.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 The bytes of uploads and downloads come here and never to the listener's API. A URL is good for one method, one
 place, one length and one SHA-256, until its time is over, which is looked at when a request begins and again
-when its body has come. Objects are files; a part or an object is whole or not there. Not for the open internet.
+when its body has come. Objects are files; a part or an object is whole or not there. Not for the open
+internet. This file must not know jobs or events.
 """
 
 from __future__ import annotations

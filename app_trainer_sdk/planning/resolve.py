@@ -1,7 +1,7 @@
 """Owns the decision of a run's numbers: from settings, facts of the data and facts of the device to a plan.
 
-Nothing here asks a device, reads a file or imports torch. A saved plan is reused on resume and never resolved
-again.
+Pure: this file must not ask a device, read a file or import torch. A saved plan is reused on resume and never
+resolved again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Owns the question which accelerators a process started here would get, torch-free. It knows not what for."""
+"""Owns the question which accelerators a process started here would get, torch-free.
+
+It must not know what for.
+"""
 
 from __future__ import annotations
 

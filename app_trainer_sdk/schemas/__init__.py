@@ -1,1 +1,1 @@
-"""What is published, as JSON Schema: job, describe, event, result, manifest. Imported only when asked for."""
+"""What is published, as JSON Schema: job, describe, plan, event, result, manifest. Imported when asked for."""

@@ -1,4 +1,7 @@
-"""Owns the command ``app-trainer schema``: which document's JSON Schema (2020-12) is printed."""
+"""Owns the command ``app-trainer schema``: which document's JSON Schema (2020-12) is printed.
+
+It must not know what a document says.
+"""
 
 from __future__ import annotations
 

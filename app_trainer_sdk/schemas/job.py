@@ -1,6 +1,7 @@
 """Owns the JSON Schema of a job as people write it: with a string wherever one file, place or URL is meant.
 
-The shape is that of :mod:`app_trainer_sdk.job`; only what is normalised before validation is added here.
+The shape is that of :mod:`app_trainer_sdk.job`; only what is normalised before validation is added here. This
+file must not know how a job is read.
 """
 
 from __future__ import annotations

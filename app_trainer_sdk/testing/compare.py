@@ -1,4 +1,7 @@
-"""Owns telling where two values differ: nested containers, tensors, arrays, dataclasses, bit for bit."""
+"""Owns telling where two values differ: nested containers, tensors, arrays, dataclasses, bit for bit.
+
+It must not know what is compared, or why.
+"""
 
 from __future__ import annotations
 

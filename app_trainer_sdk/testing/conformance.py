@@ -1,9 +1,10 @@
 """Owns the conformance kit: the promises in order, what each needs, and judging them one by one.
 
-A promise is one short function in ``promises.py`` or ``lives.py``; its docstring is what it promises. What a
-trainer may draw from: items from ``random`` alone (or from the global generators, when the dataset says
-``uses_global_random``); a loss from ``random`` and from torch's own generator, which the SDK seeds for each
-microbatch. This file must not know how a promise is judged, and importing it does not import torch.
+A promise is one short function in ``promises.py``, ``supervised_promises.py`` or ``lives.py``; its docstring
+is what it promises. What a trainer may draw from: items from ``random`` alone (or from the global generators,
+when the dataset says ``uses_global_random``); a loss from ``random`` and from torch's own generator, which the
+SDK seeds for each microbatch. This file must not know how a promise is judged, and importing it does not
+import torch.
 """
 
 from __future__ import annotations

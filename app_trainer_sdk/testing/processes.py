@@ -1,7 +1,7 @@
 """Owns the jobs that the kit runs as real processes: one in one go, one killed and resumed, one stopped.
 
 Nothing is patched: what runs is ``python -m app_trainer_sdk.run``, and the signals are the operating system's.
-Importing this file does not import torch.
+This file must not know what is promised of them. Importing it does not import torch.
 """
 
 from __future__ import annotations

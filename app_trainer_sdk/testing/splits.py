@@ -1,8 +1,8 @@
 """Owns the proof that a loss may be split: the gradient of a batch is the sum of its parts' gradients.
 
 This is what lets the SDK accumulate, spread over ranks and halve a batch that does not fit. Dropout is off
-(evaluation mode), and torch's random functions give constants meanwhile, since noise of another shape would
-be other noise.
+(evaluation mode), and torch's random functions give constants meanwhile, since noise of another shape would be
+other noise. This file must not know which splits a run will make.
 """
 
 from __future__ import annotations

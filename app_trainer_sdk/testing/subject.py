@@ -1,6 +1,7 @@
 """Owns the trainer under examination, opened in this process, and a small job for it.
 
-Everything is made once, when a promise first asks for it. Importing this file does not import torch.
+Everything is made once, when a promise first asks for it. This file must not know any promise. Importing it
+does not import torch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Owns the promises about the ordinary loop: items, batches, the loss and its splits.
 
 As in ``promises.py``, each is one short function; for a trainer with a loop of its own all of them say that
-they do not apply. Importing this file does not import torch.
+they do not apply. This file must not know how results are shown. Importing it does not import torch.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Owns small torch-only trainers that start in about a second: the SDK's own tests and benchmarks use them.
 
 ``ToyTrainer`` has what makes resuming hard: dropout, noise in the loss and in the items, rows without units.
+This file must not need anything but torch.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Owns the training data as the kit looks at it: rows, or the first records of a stream as rows.
 
-Importing this file does not import torch.
+It must not know any promise. Importing this file does not import torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Owns every question asked of the device and its processor; nobody else asks torch what it runs on."""
+"""Owns every question asked of the device and its processor; nobody else asks torch what it runs on.
+
+It must not know what will run there.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Owns what must be equal for a resume to be exact, and where two starts differ in it.
 
-``changes.py`` owns which differences may be allowed.
+``changes.py`` owns which differences may be allowed. This file must not know what becomes of a resume that
+differs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Owns what torch alone knows of an image, for its build to write down.
 
-``python -m app_trainer_sdk.training.image_facts`` needs no device. ``preflight/image.py`` reads the file.
+``python -m app_trainer_sdk.training.image_facts`` needs no device. ``preflight/image.py`` reads the file. It
+must not know how an image is built.
 """
 
 from __future__ import annotations

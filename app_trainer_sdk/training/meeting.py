@@ -1,4 +1,4 @@
-"""Owns how the ranks of one machine find each other, and what a broken collective means afterwards.
+"""Owns how ranks find each other, and what a broken collective means afterwards.
 
 This file must not know what they do together.
 """

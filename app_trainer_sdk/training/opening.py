@@ -1,7 +1,7 @@
 """Owns opening a job inside a rank: from ``start.json`` to a ``run`` handle, its plan and its prepared phases.
 
-Both the training process and the replay process begin here, so both see the same run. Nothing is trained
-in this file.
+Both the training process and the replay process begin here, so both see the same run. This file must not know
+how anything is trained.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Owns the global random generators as tensors, so that a checkpoint carries them without a pickle.
 
-The ordinary loop draws by position and does not need them; a trainer with its own loop may.
+The ordinary loop draws by position and does not need them; a trainer with its own loop may. This file must not
+know who draws.
 """
 
 from __future__ import annotations

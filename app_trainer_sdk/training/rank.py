@@ -2,7 +2,7 @@
 
 ``python -m app_trainer_sdk.training.rank START.json CHANNEL_FD [MEETING_FD]``. Everything said to the outside
 goes through the channel to the supervisor; everything kept goes to the job's directory. Of several ranks only
-rank 0 says and keeps anything, exports and replays.
+rank 0 says and keeps anything, exports and replays. This file must not know losses, nor how events travel.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Owns the new process that loads an artifact as its user would and answers the controls.
 
-``python -m app_trainer_sdk.training.replay START.json QUESTION.json ANSWER.json``.
+``python -m app_trainer_sdk.training.replay START.json QUESTION.json ANSWER.json``. This file must not know
+what is made of the answers.
 """
 
 from __future__ import annotations

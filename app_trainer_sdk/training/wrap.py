@@ -1,7 +1,8 @@
 """Owns the one order in which a model is changed for training: device, compilation, recomputation, parallel.
 
 The order matters: recomputation lies around what is compiled, and gradients are synchronised around both.
-Nothing here renames a parameter, so checkpoints carry canonical names by construction.
+Nothing here renames a parameter, so checkpoints carry canonical names by construction. This file must not know
+updates or optimizers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns what can be wrong with one answer of a server. A fault is never the end: others decide what follows.
+"""Owns what can be wrong with one answer of a server: never the end. It must not know what follows from it.
 
 ::
 
