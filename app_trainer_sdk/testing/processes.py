@@ -25,7 +25,7 @@ from app_trainer_sdk.job import Job
 from app_trainer_sdk.paths import PREFIX, JobDirectory
 from app_trainer_sdk.testing.verdict import BrokenPromise
 
-TRIES = 3
+TRIES = 5
 POLL_SECONDS = 0.002
 TIMEOUT_SECONDS = 3600.0
 

@@ -158,7 +158,7 @@ def test_the_wall_time_is_split_into_activities(finished: Any):
         "replay",
     ):
         assert seconds[name] > 0, name
-    assert seconds["idle"] < 0.2 * split["wall_seconds"]
+    assert seconds["idle"] < 0.5 * split["wall_seconds"]
 
 
 def test_who_reads_is_measured(finished: Any):

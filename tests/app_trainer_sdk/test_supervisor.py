@@ -150,7 +150,7 @@ def test_a_killed_loader_worker_ends_the_run(start_toy: Any):
     workers = [each for each in below if "resource_tracker" not in " ".join(psutil.Process(each).cmdline())]
     os.kill(workers[-1], signal.SIGKILL)
 
-    assert toy.end(30.0) == 70, toy.told()
+    assert toy.end(60.0) == 70, toy.told()
     assert "worker" in toy.events()[-1]["failure"]["message"]
     assert all(gone(each) for each in below)
 

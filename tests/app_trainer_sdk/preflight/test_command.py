@@ -173,7 +173,8 @@ def test_a_clock_behind_the_job_is_found(tmp_path, capsys):
     assert "when the job was written" in capsys.readouterr().out
 
 
-def test_variables_reach_this_process_and_its_temporary_files(tmp_path):
+def test_variables_reach_this_process_and_its_temporary_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", tempfile.gettempdir())  # what it is again afterwards
     apply({"TMPDIR": str(tmp_path)})
 
     assert tempfile.gettempdir() == str(tmp_path)

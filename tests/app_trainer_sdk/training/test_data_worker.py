@@ -45,7 +45,7 @@ def test_a_batch_that_cannot_be_handed_over(error: Exception, kind: type[Excepti
     """Small shared memory: in the batch's turn, after those that came; told with what helps."""
     loader = DataLoader(
         Batches(error), batch_size=None, num_workers=1, multiprocessing_context="fork",  # type: ignore[arg-type]
-        worker_init_fn=start_worker, collate_fn=lambda value: value, timeout=30,
+        worker_init_fn=start_worker, collate_fn=lambda value: value, timeout=120,
     )  # fmt: skip
     batches = iter(loader)
 

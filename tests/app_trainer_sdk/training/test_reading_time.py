@@ -15,6 +15,7 @@ from torch_helpers import drive, make_trainer, open_training, same_tensors
 from app_trainer_sdk import fetching
 from app_trainer_sdk.errors import StopRequested
 from app_trainer_sdk.planning.workers import Reading
+from app_trainer_sdk.training import reading_time
 from app_trainer_sdk.training.reading_time import Took, measure_reading
 from app_trainer_sdk.values import Batch
 
@@ -71,7 +72,7 @@ def test_a_run_that_was_measured_makes_the_same_numbers(tmp_path):
     plain, measured = opened(Noisy(), tmp_path / "plain"), opened(Noisy(), tmp_path / "measured")
     dataset = measured.trainer.dataset(measured.run, "train")
     before = random.getstate(), numpy.random.get_state()[1].tolist(), torch.get_rng_state()
-    found = measure_reading(measured.trainer, measured.run)
+    found = measure_reading(measured.trainer, measured.run, most_seconds=60.0)
 
     assert found.rows > 0
     assert found.item_seconds > 0
@@ -85,12 +86,13 @@ def test_a_run_that_was_measured_makes_the_same_numbers(tmp_path):
     assert same_tensors(plain.snapshot().tensors, measured.snapshot().tensors)
 
 
-def test_what_is_measured(tmp_path):
+def test_what_is_measured(tmp_path, monkeypatch):
     """Seconds of a row, as far as it says fetching; bytes of its tensors; five microbatches are enough."""
+    monkeypatch.setattr(reading_time, "READ_SECONDS", 60.0)
     training = opened(Slow(), tmp_path)
-    found = measure_reading(training.trainer, training.run)
+    found = measure_reading(training.trainer, training.run, most_seconds=60.0)
 
-    assert 0 < found.rows <= 10
+    assert found.rows == 10
     assert found.item_seconds >= 0.03
     assert 0.02 <= found.fetch_seconds < found.item_seconds
     assert (found.row_bytes, found.forks) == (4, True)
@@ -111,7 +113,7 @@ class Endless(Noisy):
     """The first row never comes."""
 
     def item(self, index, draw):
-        time.sleep(60)
+        time.sleep(600)
 
 
 class Deadly(Noisy):
@@ -140,7 +142,7 @@ def test_what_cannot_be_measured_is_told(dataset, found, tmp_path):
     """It ends in time, and training itself meets what is wrong."""
     training = opened(dataset, tmp_path)
 
-    assert measure_reading(training.trainer, training.run, most_seconds=0.2 if found.forks else 5.0) == found
+    assert measure_reading(training.trainer, training.run, most_seconds=0.2 if found.forks else 60.0) == found
 
 
 def test_a_wish_to_stop_ends_it(tmp_path):
@@ -160,7 +162,7 @@ def test_a_microbatch_that_takes_too_long_is_measured_in_part(tmp_path):
         return collate(self, run, items)
 
     training = opened(Slow(rows=200), tmp_path, collate=whole_batches_only, microbatch=100, global_batch=100)
-    found = measure_reading(training.trainer, training.run)
+    found = measure_reading(training.trainer, training.run, most_seconds=60.0)
 
     assert 0 < found.rows < 100
     assert (found.collate_seconds, found.row_bytes) == (0, 0)

@@ -13,7 +13,7 @@ def test_work_does_not_hold_the_caller():
     """``start`` returns while the work still runs."""
     gate, done = threading.Event(), []
     saver = Saver()
-    saver.start(lambda: (gate.wait(10), done.append(True)))
+    saver.start(lambda: (gate.wait(60), done.append(True)))
 
     assert done == []
     gate.set()

@@ -42,7 +42,7 @@ from app_trainer_sdk.values import Artifact, Batch, LossTerms, Modules, Snapshot
 CPU = torch.device("cpu")
 FACTS = DeviceFacts("cpu", "cpu", bf16=False, cores=1)
 TIMINGS = ("seconds", "data_seconds", "data_parts")
-PROCESS_SECONDS = 120.0
+PROCESS_SECONDS = 300.0
 
 
 class CountingToken(StopToken):
@@ -330,7 +330,7 @@ def in_new_process(function: Callable[..., Any], *arguments: Any) -> Any:
         assert ours.poll(PROCESS_SECONDS), f"{function.__name__} did not answer"
         answer, problem = ours.recv()
     finally:
-        process.join(10)
+        process.join(60)
         ours.close()
         process.close()
     assert not problem, problem

@@ -78,7 +78,7 @@ def test_another_mirror_helps(tmp_path: Path, serve_body: Any, fault: str):
     assert finals(tmp_path) == [BODY]
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(
     st.lists(st.sampled_from(["", *LIES]), max_size=12), st.lists(st.sampled_from(["", *LIES]), max_size=6),
     st.booleans(), st.booleans(),
