@@ -97,9 +97,13 @@ class Row:
         return {**facts, "inputs": dict(self.inputs), "survivors": survivors}
 
 
-def verdict(row: Row) -> str:
-    """What a phase that promised to release did, in words: ``released``, ``kept ...`` or ``unproven ...``."""
-    assert row.after is not None
+def verdict(row: Row, *, counts: bool) -> str:
+    """What a phase that promised to release did, in words: ``released``, ``kept ...`` or ``unproven ...``.
+
+    Args:
+        row: the phase's row.
+        counts: whether allocated bytes are counted here.
+    """
     survivors = _without_constants(row.survivors)
     if survivors:
         total = sum(held.bytes for held in survivors)
@@ -108,7 +112,7 @@ def verdict(row: Row) -> str:
         rest = f"; and {more} more" if more else ""
         unnamed = f"; and {_unnamed(row)}" if row.unnamed > row.tolerance else ""
         return f"kept {memory_text(total)}: {'; '.join(told)}{rest}{unnamed}"
-    if not row.after.allocated:
+    if not counts:
         return "unproven: no tensor that Python knows was kept, and this system does not count allocated bytes"
     return f"kept {_unnamed(row)}" if row.unnamed > row.tolerance else "released"
 

@@ -140,6 +140,16 @@ def test_a_system_that_does_not_count():
     assert "CACHE['kept']" in rows[1].verdict
 
 
+def test_a_card_on_which_nothing_is_left():
+    """Its allocator counts, and says nothing: that is all that can be given back."""
+    book, rows, probe = ledger(0, 0)
+    probe.device = "cuda"
+    with book.phase("encode"):
+        pass
+
+    assert rows[0].verdict == "released"
+
+
 def test_a_phase_that_fails():
     """A phase that raises leaves its row, and its own error instead of a complaint about memory."""
     book, rows, _ = ledger(100, 100 + MORE, policy="raise")

@@ -16,9 +16,9 @@ def held(owner="CACHE", *, size=2048, tensors=1, kind="", graphs=0, imported=Fal
     return Held(owner, kind, tensors, size, size, graphs, imported, True, (example,))
 
 
-def judged(*survivors, allocated=1000, unnamed=0):
-    row = Row("encode", after=Reading(allocated, 0, 0, 0), survivors=survivors, unnamed=unnamed, tolerance=10)
-    return verdict(row)
+def judged(*survivors, counts=True, unnamed=0):
+    row = Row("encode", after=Reading(0, 0, 0, 0), survivors=survivors, unnamed=unnamed, tolerance=10)
+    return verdict(row, counts=counts)
 
 
 def test_what_is_handed_over_owns_its_own_bytes():
@@ -50,7 +50,7 @@ def test_verdicts_in_words():
     assert judged() == "released"
     assert judged(unnamed=10) == "released"
     assert judged(unnamed=11) == f"kept {rest}"
-    assert judged(allocated=0).startswith("unproven: ")
+    assert judged(counts=False).startswith("unproven: ")
     assert judged(held()) == "kept 2.0 KiB: CACHE (float32 [2, 256], 2.0 KiB)"
     assert judged(held(tensors=3, kind="list", graphs=2), unnamed=11) == (
         f"kept 2.0 KiB: CACHE (list of 3 tensors, 2.0 KiB, 2 of them with autograd graphs); and {rest}"
