@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import runpy
 import sys
 
 import torch
 
+from app_trainer_sdk.training import image_facts as module
 from app_trainer_sdk.training.image_facts import image_facts
 
 
-def test_a_build_writes_what_torch_knows():
+def test_a_build_writes_what_torch_knows(monkeypatch, capsys):
     """One JSON document; the revision is what the build says, or null."""
-    command = [sys.executable, "-m", "app_trainer_sdk.training.image_facts", "abc123"]
-    told = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    monkeypatch.setattr(sys, "argv", ["image_facts", "abc123"])
+    runpy.run_path(module.__file__, run_name="__main__")
+    told = json.loads(capsys.readouterr().out)
 
     assert told == image_facts("abc123")
     assert (told["torch"], told["cuda"]) == (torch.__version__, torch.version.cuda)
