@@ -96,7 +96,8 @@ def _card_dropout() -> Iterator[None]:
     plain = functional.dropout
 
     def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:  # noqa: A002 - torch's names
-        return torch.native_dropout(input, p, training)[0]
+        drops = training and 0 < p < 1 and not inplace
+        return torch.native_dropout(input, p, True)[0] if drops else plain(input, p, training, inplace)
 
     functional.dropout = dropout
     try:

@@ -20,6 +20,19 @@ def test_nothing_of_the_model_is_in_memory(tmp_path):
     assert predicted.snapshot_bytes == pytest.approx(3 * 10**12)
 
 
+def test_dropout_that_drops_nothing_takes_nothing_on_a_card(tmp_path):
+    """At rate 0, and in evaluation."""
+
+    def peaks(*layers):
+        trainer = make_trainer(lambda run: nn.Sequential(nn.Linear(64, 64), *layers), squares, [[0.0] * 64])()
+        return predict(trainer, run_of(trainer, tmp_path), kind="cuda").phases
+
+    without, idle, dropped = peaks(), peaks(nn.Dropout(0.0)), peaks(nn.Dropout(0.5))
+
+    assert idle == without
+    assert dropped["evaluate"] == without["evaluate"]
+
+
 @pytest.mark.parametrize("recomputed", [False, True])
 def test_dropout_on_a_card_keeps_a_byte_for_each_element(tmp_path, recomputed):
     """On the CPU it keeps noise in the input's dtype, four times as much; recomputed blocks keep none."""
