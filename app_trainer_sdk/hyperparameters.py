@@ -161,7 +161,7 @@ class Hyperparameters(BaseModel):
     def contradictions(self) -> list[Problem]:
         """Settings that are fine alone and impossible together."""
         problems = [*_duration_problems(self), *_batch_problems(self), *_order_problems(self)]
-        problems += _optimizer_problems(self)
+        problems += [*_optimizer_problems(self), *_best_problems(self)]
         return [*problems, *self.own_contradictions()]
 
     @classmethod
@@ -254,3 +254,17 @@ def _optimizer_problems(settings: Hyperparameters) -> list[Problem]:
             Problem("/optim_8bit", "true with optimizer 'sgd'", "false or 'auto', since only AdamW has one")
         ]
     return []
+
+
+def _best_problems(settings: Hyperparameters) -> list[Problem]:
+    """What is found by comparing evaluations, where there is one at the end and no other."""
+    if settings.evaluate_every != 0:
+        return []
+    problems = []
+    if settings.early_stopping_patience:
+        found = f"{settings.early_stopping_patience} with evaluate_every 0"
+        problems.append(Problem("/early_stopping_patience", found, "0, since nothing is evaluated on the way"))
+    if settings.export_from == "best":
+        expected = "'last', since nothing is evaluated on the way"
+        problems.append(Problem("/export_from", "'best' with evaluate_every 0", expected))
+    return problems

@@ -43,19 +43,27 @@ class Best:
         wanted = asked["export_from"] == "best" or patience > 0
         return cls(str(asked["best_metric"]), asked["best_is"] == "lowest", patience, wanted)
 
-    def take(self, step: int, numbers: Mapping[str, float | None]) -> bool:
-        """Look at one evaluation of the validation split; True when it is the best so far.
+    def check(self, numbers: Mapping[str, float | None]) -> None:
+        """Look at what an evaluation of the validation split reports, before the first update as after others.
 
         Raises:
-            BadJob: the metric is needed and the trainer does not report it.
+            BadJob: the metric is needed and the trainer does not report it, or there is nothing to evaluate.
         """
-        value = numbers.get(self.metric)
-        if self.metric not in numbers and self.wanted:
+        if not self.wanted or self.metric in numbers:
+            return
+        if not numbers:
             raise BadJob(
-                f"the evaluation has no {self.metric!r}",
-                expected="one of " + ", ".join(numbers),
-                setting="/hyperparameters/best_metric",
-            )
+                "nothing was evaluated on the validation split", expected="rows in it, to find the best by",
+                setting="the data, or /hyperparameters/export_from and early_stopping_patience",
+            )  # fmt: skip
+        raise BadJob(
+            f"the evaluation has no {self.metric!r}", expected="one of " + ", ".join(numbers),
+            setting="/hyperparameters/best_metric",
+        )  # fmt: skip
+
+    def take(self, step: int, numbers: Mapping[str, float | None]) -> bool:
+        """Look at one evaluation of the validation split; True when it is the best so far."""
+        value = numbers.get(self.metric)
         better = value is not None and (
             self.value is None or (value < self.value if self.lowest else value > self.value)
         )

@@ -59,6 +59,8 @@ class Evaluations:
                 sums, recovered = self._sum_up(state, split)
             for variant in recovered:
                 self._desk.channel.say("recovered", step=step, **variant)
+            if split in SPLITS_DURING:
+                self.best.check(dict.fromkeys(sums))
             if sums:
                 self._write(step, split, sums, self._desk.clock() - started, recovered)
             del self.pending[0]

@@ -250,6 +250,15 @@ def test_eight_bits_are_adamws():
     assert not problems_of({"optimizer": "sgd", "optim_8bit": "auto"})
 
 
+def test_what_evaluations_decide_needs_some_on_the_way():
+    """A wish that would be ignored is refused."""
+    told = problems_of({"evaluate_every": 0, "early_stopping_patience": 2, "export_from": "best"})
+
+    assert "2 with evaluate_every 0; expected 0, since nothing" in told["early_stopping_patience"]
+    assert "'best' with evaluate_every 0; expected 'last'" in told["export_from"]
+    assert not problems_of({"evaluate_every": 1, "early_stopping_patience": 2, "export_from": "best"})
+
+
 def test_a_subclass_adds_settings_and_keeps_the_rest():
     """An image's own settings stand beside the shared ones, in one schema."""
     settings = TextSettings.read({"max_length": 128, "seed": 7})

@@ -50,9 +50,10 @@ def test_patience_counts_evaluations_in_a_row():
 
 def test_an_unknown_metric_is_refused_only_where_it_is_needed():
     """With patience or export_from best, the names there are stand in the message."""
+    best(metric="accuracy").check({"loss": 1.0})
     assert not best(metric="accuracy").take(1, {"loss": 1.0})
     with pytest.raises(BadJob, match=r"no 'accuracy'.*one of loss.*best_metric"):
-        best(metric="accuracy", wanted=True).take(1, {"loss": 1.0})
+        best(metric="accuracy", wanted=True).check({"loss": 1.0})
 
 
 def test_its_state_is_taken_up_again():
