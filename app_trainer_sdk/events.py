@@ -6,7 +6,6 @@ how events travel.
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import math
@@ -18,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from app_trainer_sdk.files import finite, sync_directory, write_atomic
+from app_trainer_sdk.files import append_whole_line, cut_torn_line, finite, sync_directory, write_atomic
 from app_trainer_sdk.redaction import redacted
 
 LOG = logging.getLogger(__name__)
@@ -98,7 +97,7 @@ class EventLog:
         self.instance = instance
         self._now = now
         self._monotonic, self._began = monotonic, monotonic()
-        _cut_torn_line(self._path)
+        cut_torn_line(self._path)
         self._sequence = last_sequence(self._path)
         self._least = 1
 
@@ -124,7 +123,7 @@ class EventLog:
         try:
             if event.terminal:
                 _keep_terminal(self._terminal, event.body)
-            _append(self._path, event.body + b"\n", sync=not event.replaceable)
+            append_whole_line(self._path, event.body + b"\n", sync=not event.replaceable)
         except OSError as error:  # a full disk must not keep the control plane from hearing of it
             LOG.warning("event %s is sent but not kept: %s", event.id, error)
         return event
@@ -201,28 +200,6 @@ def _whole_lines(path: Path) -> Iterator[bytes]:
                 yield line
         except (ValueError, KeyError, TypeError):
             continue
-
-
-def _append(path: Path, line: bytes, *, sync: bool) -> None:
-    """Append a whole line or nothing."""
-    with path.open("ab", buffering=0) as file:
-        before = file.tell()
-        try:
-            if file.write(line) < len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-            if sync:
-                os.fsync(file.fileno())
-        except OSError:
-            file.truncate(before)
-            raise
-
-
-def _cut_torn_line(path: Path) -> None:
-    """Drop a last line that a kill cut off: nobody was told of it, and the next event must not join it."""
-    if not path.exists():
-        return
-    with path.open("rb+") as file:
-        file.truncate(file.read().rfind(b"\n") + 1)
 
 
 def _has_nonfinite(value: Any) -> bool:

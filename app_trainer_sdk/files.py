@@ -6,6 +6,7 @@ It must not know what the files mean.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import math
@@ -117,6 +118,28 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         with contextlib.suppress(ValueError):
             rows.append(json.loads(line))
     return [row for row in rows if isinstance(row, dict)]
+
+
+def append_whole_line(path: Path, line: bytes, *, sync: bool) -> None:
+    """Append a whole line or nothing."""
+    with path.open("ab", buffering=0) as file:
+        before = file.tell()
+        try:
+            if file.write(line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+            if sync:
+                os.fsync(file.fileno())
+        except OSError:
+            file.truncate(before)
+            raise
+
+
+def cut_torn_line(path: Path) -> None:
+    """Drop a last line that a kill cut off: nobody was told of it, and the next one must not join it."""
+    if not path.exists():
+        return
+    with path.open("rb+") as file:
+        file.truncate(file.read().rfind(b"\n") + 1)
 
 
 def sync_directory(path: Path) -> None:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from app_trainer_sdk.cache.features import INDEX, SEAL, SUFFIX, UNSEALED, is_whole, items_folder, seal
 from app_trainer_sdk.cache.folders import Folders
 from app_trainer_sdk.errors import InternalError
-from app_trainer_sdk.files import read_json, write_json
+from app_trainer_sdk.files import read_json, remove_tree, write_json
 from app_trainer_sdk.handle import Run
 from app_trainer_sdk.values import JSON
 
@@ -165,10 +165,12 @@ def damaged_items(directory: Path, cache: Path, check: Callable[[], None]) -> in
     """
     try:
         index = read_json(directory / INDEX)
+        folder, names, damaged = cache / index["folder"], [*index["files"]], 0
     except FileNotFoundError:
         return 0
-    folder, damaged = cache / index["folder"], 0
-    for name in index["files"]:
+    except (ValueError, KeyError, TypeError):
+        return 1  # the index itself
+    for name in names:
         check()
         damaged += not is_whole(folder / name)
     return damaged
@@ -197,6 +199,8 @@ def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         beside.write_bytes(seal(save(kept, {SEAL: UNSEALED})))
+        if path.is_dir():  # nothing of ours, and in the way
+            remove_tree(path)
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)

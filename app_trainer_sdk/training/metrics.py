@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from app_trainer_sdk.callbacks.spread import Spreads, join_all, spread_of
+from app_trainer_sdk.files import append_whole_line, cut_torn_line
 from app_trainer_sdk.values import StepInfo
 
 #: Lines kept in memory before they are written; also the most that a hard kill can cost.
@@ -137,11 +138,9 @@ def ratio(total: float, count: float) -> float | None:
 
 
 def append_line(path: Path, document: Mapping[str, Any]) -> None:
-    """Append one JSON line and make it durable."""
-    with path.open("ab") as file:
-        file.write(ENCODE(document).encode() + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
+    """Append one JSON line, whole or not at all, and make it durable."""
+    cut_torn_line(path)
+    append_whole_line(path, ENCODE(document).encode() + b"\n", sync=True)
 
 
 def count_lines(path: Path) -> int:

@@ -79,17 +79,23 @@ def phase_key(trainer: Trainer, phase: Phase, run: Run) -> str:
 
 def _find_or_work(trainer: Trainer, phase: Phase, run: Run, folder: Path, row: Row, *, verify: bool) -> None:
     """Use the result that is there when all of it can be used; else make it."""
-    if (folder / FACTS).is_file():
+    if _has_facts(folder):
         row.damaged = damaged_items(folder, run.cache, run.check) if verify else 0
         row.reused = not row.damaged
     if row.reused:
         return
-    if row.damaged:
-        remove_tree(folder)  # the items that are whole lie elsewhere and are found again
+    remove_tree(folder)  # items that are whole lie elsewhere and are found again
     if phase.own_process:
         row.process = work_in_own_process(trainer, phase, run, folder, work_here)
     else:
         work_here(phase, run, folder)
+
+
+def _has_facts(folder: Path) -> bool:
+    try:
+        return isinstance(read_json(folder / FACTS), dict)
+    except (OSError, ValueError):
+        return False
 
 
 def _weights(run: Run) -> JSON:

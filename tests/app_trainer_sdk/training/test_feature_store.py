@@ -20,6 +20,7 @@ from app_trainer_sdk.training.feature_store import (
     is_whole,
     weights_digest,
 )
+from app_trainer_sdk.training.phases import FACTS
 from app_trainer_sdk.values import Modules, Phase
 
 
@@ -107,14 +108,16 @@ def test_what_identifies_weights():
     assert len({*digests}) == 5
 
 
-@pytest.mark.parametrize("damage", ["cut", "changed", "emptied", "removed"])
+@pytest.mark.parametrize("damage", ["cut", "changed", "emptied", "removed", "replaced"])
 def test_a_damaged_item(run, tmp_path, damage):
     """I6, A13 row 10: an item whose bytes are not those written is computed again, alone, and counted."""
     store, _, _ = fill(run, tmp_path / "1", backbone(), range(4))
     path = sorted(store.folder.iterdir())[1]
     data = path.read_bytes()
     damages = {"cut": data[:-3], "changed": data[:-1] + bytes([data[-1] ^ 1]), "emptied": b""}
-    path.unlink() if damage == "removed" else path.write_bytes(damages[damage])
+    path.unlink() if damage not in damages else path.write_bytes(damages[damage])
+    if damage == "replaced":
+        (path / "by a folder").mkdir(parents=True)
     found = damaged_items(tmp_path / "1", run.cache, run.check)
     _, facts, made = fill(run, tmp_path / "2", backbone(), range(4))
 
@@ -241,6 +244,20 @@ def test_a_finished_phase_with_a_damaged_item(tmp_path):
     assert damaged.run.facts["features"]["damaged"] == 1
     assert len(made) == 5
     assert opened(tmp_path, backbone(), made).rows[-1].reused
+
+
+@pytest.mark.parametrize("name", [INDEX, FACTS])
+@pytest.mark.parametrize("text", ["", "{", "[]"])
+def test_a_finished_phase_with_a_damaged_list(tmp_path, name, text):
+    """I6: what tells of a result is part of it: where it cannot be read it is made again, from whole items."""
+    made = []
+    folder = opened(tmp_path, backbone(), made).run.store["features"]
+    (folder / name).write_text(text)
+    again = opened(tmp_path, backbone(), made)
+
+    assert not again.rows[-1].reused
+    assert again.run.facts["features"]["reused"] == 4
+    assert len(Features(again.run, "features")) == len(made) == 4
 
 
 def test_what_a_running_job_uses_is_not_pruned(tmp_path):

@@ -132,6 +132,14 @@ def test_cutting_lines(tmp_path):
     assert (path.read_bytes(), count_lines(tmp_path / "missing")) == (b"", 0)
 
 
+def test_a_line_that_was_cut_off_takes_no_other_with_it(tmp_path):
+    """A full disk or a crash may leave half a row of a phase: the next one stands on a line of its own."""
+    (tmp_path / "m").write_text('{"step": 1}\n{"st')
+    append_line(tmp_path / "m", {"step": 2})
+
+    assert [line["step"] for line in lines(tmp_path / "m")] == [1, 2]
+
+
 def test_a_writer_goes_on_where_the_file_ends(tmp_path):
     """Opened on a file with lines, a writer counts them and appends."""
     append_line(tmp_path / "m", {"step": 1})
