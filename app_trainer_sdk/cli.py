@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from types import ModuleType
+
+from app_trainer_sdk.standard_streams import open_standard_streams
 
 #: Subcommands in the order a newcomer meets them: the module that answers, and what for.
 VERBS = {
@@ -39,6 +40,7 @@ ALIASES = {"train": "run"}
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Hand the arguments to their subcommand; the exit code."""
+    open_standard_streams()
     asked = list(sys.argv[1:] if arguments is None else arguments)
     if not asked:
         sys.stderr.write(_usage())
@@ -60,8 +62,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _answer(module: str, arguments: Sequence[str]) -> int:
     if module == "run":
-        # Until the supervisor listens signals wait: process 1 of a container would otherwise never get them.
-        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
+        from app_trainer_sdk.signals import held_back
+
+        with held_back():
+            return _answer_of(module, arguments)
+    return _answer_of(module, arguments)
+
+
+def _answer_of(module: str, arguments: Sequence[str]) -> int:
     try:
         answer: Callable[[Sequence[str]], int] = _imported(f"app_trainer_sdk.{module}").main
         return answer(arguments)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
-from app_trainer_sdk.logs import LEVELS, Format, json_line, log_format, log_level
+from app_trainer_sdk.logs import LEVELS, Format, json_line, log_format, log_level, log_stream
 from app_trainer_sdk.quantities import seconds_text
 from app_trainer_sdk.redaction import redact
 
@@ -37,7 +37,7 @@ class Console:
         self, stream: TextIO | None = None, *, clock: Callable[[], float] = time.monotonic,
         quiet: bool = False, form: Format = "text", level: int = logging.INFO,
     ) -> None:  # fmt: skip
-        self._stream = stream or sys.stderr
+        self._stream = stream or log_stream()
         self._clock = clock
         self._quiet = quiet
         self._json, self._level = form == "json", level

@@ -17,6 +17,7 @@ from typing import Any, Literal, TextIO
 from app_trainer_sdk.errors import BadJob, did_you_mean
 from app_trainer_sdk.paths import PREFIX
 from app_trainer_sdk.redaction import RedactingFilter, redact
+from app_trainer_sdk.standard_streams import standard_error
 
 Format = Literal["text", "json"]
 FORMAT, LEVEL = PREFIX + "LOG_FORMAT", PREFIX + "LOG_LEVEL"
@@ -44,6 +45,16 @@ def log_format(stream: TextIO) -> Format:
     return "text" if stream.isatty() else "json"
 
 
+def log_stream() -> TextIO:
+    """Standard error, where lines go; what nobody took is told there when somebody reads again."""
+
+    def lost(size: int) -> str:
+        told = f"warning: {size:,} bytes are missing here: nobody read them"
+        return (json_line("warning", told) if log_format(sys.stderr) == "json" else told) + "\n"
+
+    return standard_error(lost)
+
+
 def log_level() -> int:
     """The least level that is said."""
     return LEVELS.get(os.environ.get(LEVEL, ""), logging.INFO)
@@ -65,7 +76,7 @@ def settle_logs(stream: TextIO | None = None) -> None:
     logging.getLogger("app_trainer_sdk").setLevel(log_level())
     if root.handlers:
         return
-    there = stream or sys.stderr
+    there = stream or log_stream()
     handler = logging.StreamHandler(there)
     handler.addFilter(RedactingFilter())
     if log_format(there) == "json":

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
@@ -156,7 +157,7 @@ def ask_to_cancel(record: Record) -> Record:
 def _read(body: bytes | Mapping[str, Any], job_id: str) -> tuple[dict[str, Any] | None, str]:
     """The event, or what is wrong with it."""
     try:
-        event = dict(body) if isinstance(body, Mapping) else json.loads(body)
+        event = dict(body) if isinstance(body, Mapping) else json.loads(body, parse_constant=_refuse)
     except (ValueError, RecursionError):
         return None, "not JSON"
     if not isinstance(event, dict):
@@ -183,6 +184,10 @@ def _read(body: bytes | Mapping[str, Any], job_id: str) -> tuple[dict[str, Any] 
     return event, ""
 
 
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
 def _taken_over(record: Record, attempt: int, instance: str) -> Record:
     """Another process speaks from now on; those of the same attempt before it are fenced."""
     same = attempt == record.attempt
@@ -202,7 +207,7 @@ def _noted(record: Record, event: Mapping[str, Any]) -> Record:
         gaps = tuple(each for each in record.gaps if each != sequence)
     start, seconds = f"{event['attempt']}/{event['instance']}", event.get("uptime_s")
     known = record.seconds.get(start, 0.0)
-    if isinstance(seconds, int | float) and not isinstance(seconds, bool):
+    if isinstance(seconds, int | float) and not isinstance(seconds, bool) and math.isfinite(seconds):
         known = max(known, float(seconds))
     return dataclasses.replace(
         record, highest=max(record.highest, sequence), gaps=gaps, seconds={**record.seconds, start: known},
@@ -213,6 +218,7 @@ def _noted(record: Record, event: Mapping[str, Any]) -> Record:
 def _applied(record: Record, event: Mapping[str, Any]) -> Record:
     """The newest event decides the state."""
     state = TERMINAL.get(event["type"])
+    record = dataclasses.replace(record, progress=event.get("progress") or record.progress)
     if state is not None:
         outputs = event.get("outputs")
         size = outputs.get("bytes") if isinstance(outputs, Mapping) else None
@@ -222,8 +228,7 @@ def _applied(record: Record, event: Mapping[str, Any]) -> Record:
         )  # fmt: skip
     if event["type"] == "job.interrupted":
         return dataclasses.replace(record, state="interrupted", over=True)
-    progress = event.get("progress") or record.progress
-    return dataclasses.replace(record, state="running", progress=progress)
+    return dataclasses.replace(record, state="running")
 
 
 def _after_the_end(record: Record, event: Mapping[str, Any], interval: float) -> Decision:

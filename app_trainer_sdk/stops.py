@@ -21,9 +21,9 @@ from typing import Any
 from app_trainer_sdk.callbacks.answers import Order
 from app_trainer_sdk.errors import BadJob, StopReason, StopRequested
 from app_trainer_sdk.paths import PREFIX, number_from_environment
+from app_trainer_sdk.signals import WISHES
 
 REASONS: Mapping[Order, StopReason] = {"cancel": "canceled", "gone": "canceled", "fenced": "fenced"}
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
 SECOND_SIGNAL_SECONDS = 1.0
 #: How often the deadline and orders are looked at, whatever the main thread does.
 TICK_SECONDS = 0.5
@@ -73,11 +73,12 @@ class Stops:
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
         """Inside, signals are wishes to stop, and the clock is looked at. In the main thread only."""
-        previous = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
+        ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else set()  # nohup
+        previous = {number: signal.signal(number, self._on_signal) for number in {*WISHES} - ignored}
         previous[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._on_tick)
         signal.setitimer(signal.ITIMER_REAL, TICK_SECONDS, TICK_SECONDS)
         # They were held back while the program was loaded: process 1 of a container would not get them at all.
-        held_back = signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        held_back = signal.pthread_sigmask(signal.SIG_UNBLOCK, WISHES)
         try:
             yield
         finally:

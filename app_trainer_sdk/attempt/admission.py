@@ -28,7 +28,7 @@ from app_trainer_sdk.paths import PREFIX, JobDirectory, number_from_environment
 from app_trainer_sdk.planning.fit import Foresight, cards_to_plan_for
 from app_trainer_sdk.redaction import guard
 from app_trainer_sdk.registry import find_trainer
-from app_trainer_sdk.stops import SIGNALS
+from app_trainer_sdk.signals import WISHES
 from app_trainer_sdk.supervisor import Supervisor
 from app_trainer_sdk.transfers.hosts import check_hosts
 
@@ -137,7 +137,7 @@ def _ended_before(ended: Event, job: Job, layout: JobDirectory, console: Console
 
 def _tell_the_rest(job: Job, layout: JobDirectory, console: Console) -> None:
     """Send what earlier starts could not; who waits for that may interrupt it."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # held back until a supervisor listens, which none does
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, WISHES)  # held back until a supervisor listens, which none does
     seconds = number_from_environment("UPLOAD_WAIT_SECONDS", NOTIFY_SECONDS)
     _, _, left = deliver_backlog(job.callbacks, layout, seconds)
     if left and job.callbacks is not None:

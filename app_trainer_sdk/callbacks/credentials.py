@@ -68,6 +68,9 @@ class Credentials:
     def _read(self) -> tuple[str, tuple[bytes, ...]]:
         token, secrets = self._value(TOKEN), self._value(SECRET).split()
         remember(token, *secrets)
+        if not (token.isascii() and token.isprintable()):
+            found = f"{TOKEN} holds what no header may have"
+            raise BadJob(found, expected="one line of printable ASCII", setting=TOKEN)
         try:
             return token, tuple(secret_bytes(each) for each in secrets)
         except ValueError as error:

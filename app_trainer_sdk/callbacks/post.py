@@ -8,14 +8,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from app_trainer_sdk.callbacks.credentials import Credentials
 from app_trainer_sdk.callbacks.signature import signature_headers
+from app_trainer_sdk.errors import BadJob
+from app_trainer_sdk.transfers.addresses import ANYWHERE
 from app_trainer_sdk.transfers.pauses import retry_after
-
-if TYPE_CHECKING:
-    import urllib3
+from app_trainer_sdk.transfers.reading import beginning
+from app_trainer_sdk.transfers.web import Web
 
 CONNECT_SECONDS, READ_SECONDS = 5.0, 15.0
 ANSWER_BYTES = 16_384
@@ -59,33 +59,36 @@ class Postman:
         self._credentials = credentials
         self._wall = wall
         self._clock = clock
-        self._pool: urllib3.PoolManager | None = None
+        self._web: Web | None = None
 
     def post(self, identity: str, body: bytes) -> Answer:
         """Try once; whatever happens is an answer."""
         import urllib3
 
         try:
-            if self._pool is None:
-                timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS)
-                self._pool = urllib3.PoolManager(
-                    timeout=timeout, retries=False, ca_certs=self._credentials.ca_file
-                )
-            answer = self._pool.request(
+            if self._web is None:
+                self._web = Web(
+                    ANYWHERE, connections=1, connect_seconds=CONNECT_SECONDS, silence_seconds=READ_SECONDS,
+                    ca_file=self._credentials.ca_file,
+                )  # fmt: skip
+            answer = self._web.manager(self._url).request(
                 "POST", self._url, body=body, headers=self._headers(identity, body), redirect=False,
                 preload_content=False,
             )  # fmt: skip
-            body = _beginning(answer, self._clock)
+            if answer.status < 200:  # and the real answer is still to come: nobody else may take it for theirs
+                answer.close()
+                return Answer(0, error=f"status {answer.status}")
+            body = beginning(answer, ANSWER_BYTES, READ_SECONDS, self._clock)
             return Answer(answer.status, body, retry_after(answer.headers.get("Retry-After")))
-        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+        except (urllib3.exceptions.HTTPError, BadJob, OSError, ValueError) as error:
             self.close()  # the next try begins anew, with certificates as they are then
             return Answer(0, error=type(error).__name__)
 
     def close(self) -> None:
         """Close what is open."""
-        if self._pool is not None:
-            self._pool.clear()
-            self._pool = None
+        if self._web is not None:
+            self._web.close()
+            self._web = None
 
     def _headers(self, identity: str, body: bytes) -> dict[str, str]:
         token = self._credentials.token
@@ -94,16 +97,3 @@ class Postman:
             **({"Authorization": f"Bearer {token}"} if token else {}),
             **signature_headers(self._credentials.keys, identity, body, seconds=int(self._wall())),
         }  # fmt: skip
-
-
-def _beginning(answer: urllib3.BaseHTTPResponse, clock: Callable[[], float]) -> bytes:
-    """The beginning of a body; one that trickles in is given no more time than one that does not come."""
-    body, deadline = b"", clock() + READ_SECONDS
-    while len(body) < ANSWER_BYTES and clock() < deadline:
-        piece = answer.read1(ANSWER_BYTES)
-        if not piece:
-            answer.release_conn()
-            return body
-        body += piece
-    answer.close()  # the rest would be taken for the next answer
-    return body[:ANSWER_BYTES]

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import math
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TextIO, final
 
 from app_trainer_sdk.events import Event
+from app_trainer_sdk.standard_streams import standard_output
 
 
 class Sink(Protocol):
@@ -110,7 +110,7 @@ class LinesSink(_AtOnce):
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
-        self._stream = stream or sys.stdout
+        self._stream = stream or standard_output()
 
     def send(self, event: Event) -> None:
         """Write the line; a reader who went away is nothing to the run."""

@@ -15,7 +15,7 @@ from app_trainer_sdk.checkpoints import MANIFEST
 from app_trainer_sdk.errors import UploadFailed
 from app_trainer_sdk.job import Job
 from app_trainer_sdk.paths import number_from_environment
-from app_trainer_sdk.transfers.addresses import Guard
+from app_trainer_sdk.transfers.addresses import ANYWHERE, Guard
 from app_trainer_sdk.transfers.effort import Effort, Throttle, UploadTools
 from app_trainer_sdk.transfers.grants import GrantClient, Grants, OwnTargets
 from app_trainer_sdk.transfers.outgoing import Kind, examine
@@ -28,7 +28,6 @@ WAIT_SECONDS = 900.0
 #: Of uploads beside training: one connection, and at most so many bytes a second.
 BACKGROUND_RATE = float(64 << 20)
 #: The control plane's own URLs, and those that it grants, are not a user's.
-ANYWHERE = Guard(("0.0.0.0/0", "::/0"))
 
 
 @final

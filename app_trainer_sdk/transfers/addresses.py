@@ -129,6 +129,10 @@ class Guard:
         return all(each.is_global and not each.is_multicast for each in _meant(address))
 
 
+#: For the control plane's own URLs.
+ANYWHERE = Guard(("0.0.0.0/0", "::/0"))
+
+
 def _names_hosts(text: str) -> bool:
     with contextlib.suppress(ValueError):
         ipaddress.ip_network(text, strict=False)

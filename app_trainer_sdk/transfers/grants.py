@@ -20,23 +20,26 @@ Each question also has ``v``, ``job_id`` and ``attempt``. Expiry is told in seco
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 from app_trainer_sdk.errors import Fenced, StopRequested, UploadFailed, json_pointer
 from app_trainer_sdk.files import json_object
 from app_trainer_sdk.redaction import shown_url
+from app_trainer_sdk.transfers.addresses import origin
 from app_trainer_sdk.transfers.answers import refusal
 from app_trainer_sdk.transfers.faults import Fault
 from app_trainer_sdk.transfers.outgoing import Outgoing, Part
+from app_trainer_sdk.transfers.reading import beginning
 from app_trainer_sdk.transfers.web import Web
 
 if TYPE_CHECKING:
     from app_trainer_sdk.callbacks.credentials import Credentials
 
-ANSWER_BYTES = 1 << 20
+ANSWER_BYTES, ANSWER_SECONDS = 1 << 20, 60.0
 #: Parts that are granted at once: what is granted and not sent soon only expires.
 BATCH = 16
 
@@ -108,27 +111,41 @@ class GrantClient:
     def grant(self, file: Outgoing) -> Offer:
         """How a file is wanted."""
         answer = self._ask("grant", **file.document())
-        state = answer.get("state")
-        if state == "verified":
-            return Offer(verified=True)
-        identity = str(answer["upload_id"])
-        return Offer(upload_id=identity, put=_target(answer) if state == "put" else None)
+        with self._understanding("grant"):
+            state = answer["state"]
+            if state == "verified":
+                return Offer(verified=True)
+            if state not in ("put", "parts"):
+                raise ValueError
+            identity = str(answer["upload_id"])
+            return Offer(upload_id=identity, put=_target(answer) if state == "put" else None)
 
     def parts(self, upload_id: str, wanted: Sequence[Part]) -> Mapping[int, Target]:
         """Where parts go."""
         rows = [{"number": each.number, "size": each.size, "sha256": each.sha256} for each in wanted]
         answer = self._ask("parts", upload_id=upload_id, parts=rows)
-        return {int(each["number"]): _target(each) for each in answer["parts"]}
+        with self._understanding("parts"):
+            return {int(each["number"]): _target(each) for each in answer["parts"]}
 
     def stored(self, upload_id: str) -> Mapping[int, str]:
         """Parts that are there."""
         answer = self._ask("list", upload_id=upload_id)
-        return {int(each["number"]): str(each["sha256"]) for each in answer["parts"]}
+        with self._understanding("list"):
+            return {int(each["number"]): str(each["sha256"]) for each in answer["parts"]}
 
     def complete(self, upload_id: str) -> str:
         """Everything was sent."""
         answer = self._ask("complete", upload_id=upload_id)
         return "" if answer.get("state") == "verified" else str(answer.get("reason", "not verified"))[:300]
+
+    @contextlib.contextmanager
+    def _understanding(self, what: str) -> Iterator[None]:
+        """Whatever an answer lacks or has in another form is a fault of the receiver, not of this program."""
+        try:
+            yield
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            lacks = f"no {error.args[0]} in" if isinstance(error, KeyError) else "values of another form in"
+            raise Fault(f"{shown_url(self._url)}: {lacks} the answer to {what}") from None
 
     def _ask(self, what: str, **facts: Any) -> dict[str, Any]:
         self._credentials.refresh()
@@ -139,7 +156,7 @@ class GrantClient:
             **({"Authorization": f"Bearer {token}"} if token else {}),
         }
         with self._web.open("POST", self._url, headers, body=body) as answer:
-            said = answer.read(ANSWER_BYTES)
+            said = beginning(answer, ANSWER_BYTES, ANSWER_SECONDS)
             if answer.status != 200:
                 raise self._refusal(answer, said)
         try:
@@ -148,7 +165,7 @@ class GrantClient:
                 raise ValueError
         except (ValueError, RecursionError):
             raise Fault(f"{shown_url(self._url)}: the answer to {what} is no JSON object") from None
-        return _Checked(document, shown_url(self._url))
+        return document
 
     def _refusal(self, answer: Any, said: bytes) -> BaseException:
         place, status = shown_url(self._url), answer.status
@@ -203,20 +220,9 @@ class OwnTargets:
         return ""
 
 
-class _Checked(dict[str, Any]):
-    """An answer; a key that is missing is a fault of the receiver and not of this program."""
-
-    def __init__(self, document: Mapping[str, Any], place: str) -> None:
-        super().__init__(document)
-        self._place = place
-
-    def __missing__(self, key: str) -> Any:
-        raise Fault(f"{self._place}: no {key} in the answer")
-
-
 def _target(document: Mapping[str, Any]) -> Target:
     headers = {str(name): str(value) for name, value in dict(document.get("headers") or {}).items()}
     expires = document.get("expires_s")
-    if not isinstance(document.get("url"), str) or not isinstance(expires, int | float | None):
+    if origin(document["url"])[0] not in ("http", "https") or not isinstance(expires, int | float | None):
         raise Fault("a grant without a URL, or with an expiry that is no number")
     return Target(document["url"], headers, None if expires is None else float(expires))

@@ -5,6 +5,7 @@ It must not know what they are, nor where they go.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,22 @@ SMALL_BYTES = 64 * 1024
 GATHERED_BYTES = 256 * 1024
 #: What came in so many seconds is a piece, however little it is.
 MOMENT_SECONDS = 0.05
+
+
+def beginning(answer: Answer, most: int, seconds: float, now: Callable[[], float] = time.monotonic) -> bytes:
+    """The first ``most`` bytes of a short answer; of one that trickles in what came in about so many seconds.
+
+    A connection whose answer was not read to its end is closed: the rest would be taken for the next answer.
+    """
+    body, until = b"", now() + seconds
+    while len(body) < most and now() < until:
+        piece = answer.read1(most)
+        if not piece:
+            answer.release_conn()
+            return body
+        body += piece
+    answer.close()
+    return body[:most]
 
 
 def pieces_of(answer: Answer, most: int, now: Callable[[], float]) -> Iterator[bytes | memoryview]:

@@ -23,6 +23,7 @@ from app_trainer_sdk.transfers.grants import BATCH, Grants, Offer, Target
 from app_trainer_sdk.transfers.outgoing import Outgoing, Part, pieces
 from app_trainer_sdk.transfers.pauses import patiently, run_threads
 from app_trainer_sdk.transfers.progress import Meter
+from app_trainer_sdk.transfers.reading import beginning
 
 if TYPE_CHECKING:
     from app_trainer_sdk.transfers.web import Answer
@@ -32,7 +33,7 @@ FRESH_SHARE, FRESH_SECONDS = 0.25, 60.0
 #: Asked anew so often for one part in one round.
 MOST_REFRESHES = 3
 SHOW_SECONDS = 0.5
-REFUSAL_BYTES = 4096
+REFUSAL_BYTES, REFUSAL_SECONDS = 4096, 10.0
 #: Words of stores for bytes that are not those that were signed.
 WRONG_WORDS = (b"BadDigest", b"XAmzContent", b"InvalidDigest", b"hecksum")
 
@@ -55,12 +56,12 @@ class Sending:
         grants: gives targets.
         tools: connections, effort, clock.
         meter: counts bytes.
-        moved: called, from any thread, when a part was taken.
+        moved: called, from any thread, with the number of a part that was taken.
     """
 
     def __init__(
         self, file: Outgoing, offer: Offer, grants: Grants, tools: UploadTools, meter: Meter, *,
-        moved: Callable[[], None],
+        moved: Callable[[int], None],
     ) -> None:  # fmt: skip
         self._file = file
         self._offer = offer
@@ -113,7 +114,7 @@ class Sending:
         try:
             while (part := self._next()) is not None:
                 self._deliver(part)
-                self._moved()
+                self._moved(part.number)
         except BaseException as error:  # noqa: BLE001 - raised where it is waited for
             with self._lock:
                 self._pending.clear()
@@ -181,7 +182,7 @@ class Sending:
             with self._tools.web.open("PUT", target.url, headers, body=body()) as answer:
                 if not 200 <= answer.status < 300:
                     raise _refused(answer, target.url)
-                answer.drain_conn()
+                beginning(answer, REFUSAL_BYTES, REFUSAL_SECONDS)  # read to its end the connection goes on
         except HostRefused as error:
             refused = error.at(target.setting)
             raise UploadFailed(refused.found, expected=refused.expected, setting=refused.setting) from None
@@ -213,7 +214,7 @@ class Sending:
 
 def _refused(answer: Answer, url: str) -> Fault:
     """The fault that a store's answer to a PUT is."""
-    said = answer.read(REFUSAL_BYTES) or b""
+    said = beginning(answer, REFUSAL_BYTES, REFUSAL_SECONDS)
     if answer.status == 403 or (answer.status == 400 and b"xpired" in said):
         return Expired(f"{shown_url(url)} answered {answer.status}")
     if answer.status in (400, 412, 422) and any(word in said for word in WRONG_WORDS):

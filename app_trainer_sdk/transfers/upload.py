@@ -41,7 +41,7 @@ def upload(file: Outgoing, grants: Grants, *, tools: UploadTools, check: Check, 
             if offer.verified:
                 meter.reused(file.size)
                 return
-            Sending(file, offer, grants, tools, meter, moved=trouble.over).run(check)
+            Sending(file, offer, grants, tools, meter, moved=trouble.over_with).run(check)
             wrong = patiently(partial(grants.complete, offer.upload_id), check)
             if not wrong:
                 return
@@ -66,13 +66,15 @@ class _Trouble:
         self._file = file
         self._tools = tools
         self._lock = threading.Lock()
-        self.over()
+        self._taken: set[int] = set()
+        self._tries, self._since = 0, tools.clock.now()
 
-    def over(self) -> None:
-        """Something moved."""
+    def over_with(self, part: int) -> None:
+        """A part was taken: something moved. One that was taken before and is sent again is no way on."""
         with self._lock:
-            self._tries = 0
-            self._since = self._tools.clock.now()
+            if part not in self._taken:
+                self._taken.add(part)
+                self._tries, self._since = 0, self._tools.clock.now()
 
     def bear(self, fault: Fault, check: Check) -> None:
         """Wait before another round, or give up."""

@@ -22,6 +22,7 @@ from app_trainer_sdk.paths import PREFIX
 from app_trainer_sdk.redaction import shown_url
 from app_trainer_sdk.transfers.addresses import Guard, HostRefused, origin
 from app_trainer_sdk.transfers.faults import Fault, Unusable
+from app_trainer_sdk.transfers.lines import pools
 
 if TYPE_CHECKING:
     import ssl
@@ -45,7 +46,8 @@ class Web:
         guard: who may be spoken to; each hop is checked, and each connection again once its address is known.
         connections: kept open for each host.
         connect_seconds: for a connection to come about.
-        silence_seconds: between two pieces of an answer; how long a whole answer takes is not limited.
+        silence_seconds: between two pieces of an answer, and for its head as a whole; how long a whole answer
+            takes is not limited.
         ca_file: certificates to trust instead of the machine's; None for ``APP_TRAINER_CA_FILE``.
     """
 
@@ -56,6 +58,7 @@ class Web:
         self._guard = guard
         self._connections = connections
         self._timeouts = {"connect": connect_seconds, "read": silence_seconds}
+        self._patience = silence_seconds
         self._ca_file = ca_file or os.environ.get(CA_FILE) or None
         self._managers: dict[tuple[str | None, bool], urllib3.PoolManager] = {}
         self._lock = threading.Lock()
@@ -104,17 +107,27 @@ class Web:
         asked = url
         headers = {"Accept-Encoding": "identity", "User-Agent": f"app-trainer-sdk/{__version__}", **headers}
         for _ in range(MOST_REDIRECTS + 1):
-            self._guard.check(url)
-            answer = self._manager(url).request(
-                method, url, headers={**headers, **credentials}, body=body, redirect=False, retries=False,
-                preload_content=False, decode_content=False,
-            )  # fmt: skip
+            answer = self._ask(method, url, {**headers, **credentials}, body)
             place = answer.headers.get("Location")
             if answer.status not in REDIRECTS or place is None or method not in ("GET", "HEAD"):
                 return answer
             _leave(answer)
             url, credentials = _next_hop(url, place, credentials)
         raise Unusable(f"{shown_url(asked)}: more than {MOST_REDIRECTS} redirects")
+
+    def _ask(self, method: str, url: str, headers: dict[str, str], body: Any) -> Answer:
+        try:
+            self._guard.check(url)
+            answer = self.manager(url).request(
+                method, url, headers=headers, body=body, redirect=False, retries=False, preload_content=False,
+                decode_content=False,
+            )  # fmt: skip
+        except ValueError as error:  # of the URL or a header; its text would hold them
+            raise Unusable(f"{shown_url(url)}: a request that cannot be made: {type(error).__name__}") from None
+        if answer.status < 200:  # the answer is still to come: the next request must not take it for its own
+            answer.close()
+            raise Fault(f"{shown_url(url)} answered {answer.status} and no more")
+        return answer
 
     @functools.cached_property
     def _proxies(self) -> Mapping[str, str]:
@@ -123,7 +136,8 @@ class Web:
 
         return getproxies()
 
-    def _manager(self, url: str) -> urllib3.PoolManager:
+    def manager(self, url: str) -> urllib3.PoolManager:
+        """Whose connections lead to a URL: straight there, or to the environment's proxy."""
         from urllib.request import proxy_bypass
 
         parts = urlsplit(url)
@@ -147,7 +161,7 @@ class Web:
             options["ssl_context"] = trust(self._ca_file)
         if proxy is None:
             manager = urllib3.PoolManager(**options)
-            manager.pool_classes_by_scheme = _guarded_pools(self._guard)
+            manager.pool_classes_by_scheme = pools(self._patience, reached=self._check_reached)
             return manager
         parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
         if parts.scheme not in ("http", "https"):
@@ -156,7 +170,14 @@ class Web:
             )
         told = _basic(parts.username, parts.password, "proxy_basic_auth")
         place = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-        return urllib3.ProxyManager(place, proxy_headers=told, **options)
+        manager = urllib3.ProxyManager(place, proxy_headers=told, **options)
+        manager.pool_classes_by_scheme = pools(self._patience)
+        return manager
+
+    def _check_reached(self, host: str, address: str) -> None:
+        """A name is looked up again for the connection, and may mean another address than when checked."""
+        if not self._guard.names(host) and not self._guard.permits(address):
+            raise HostRefused(host, address)
 
 
 def trust(ca_file: str | None) -> ssl.SSLContext:
@@ -211,37 +232,6 @@ def _basic(name: str | None, password: str | None, field: str) -> dict[str, str]
 
     told = f"{unquote(name)}:{unquote(password or '')}"
     return dict(urllib3.make_headers(**{field: told}))  # type: ignore[arg-type]
-
-
-def _guarded_pools(guard: Guard) -> dict[str, Any]:
-    """Pools whose connections look at the address they really reached before they say anything.
-
-    A name is looked up again for the connection, and may then mean another address than when it was checked.
-    """
-    import urllib3
-
-    def checked(connection: Any, socket: Any) -> Any:
-        address = str(socket.getpeername()[0])
-        if not guard.names(connection.host) and not guard.permits(address):
-            socket.close()
-            raise HostRefused(connection.host, address)
-        return socket
-
-    class PlainConnection(urllib3.connection.HTTPConnection):
-        def _new_conn(self) -> Any:
-            return checked(self, super()._new_conn())
-
-    class SecureConnection(urllib3.connection.HTTPSConnection):
-        def _new_conn(self) -> Any:
-            return checked(self, super()._new_conn())
-
-    class PlainPool(urllib3.HTTPConnectionPool):
-        ConnectionCls = PlainConnection
-
-    class SecurePool(urllib3.HTTPSConnectionPool):
-        ConnectionCls = SecureConnection
-
-    return {"http": PlainPool, "https": SecurePool}
 
 
 def _reason(error: Exception) -> str:

@@ -45,16 +45,18 @@ def test_a_job_from_its_first_event_to_its_last():
     assert (third.record.state, record.progress) == ("interrupted", {"step": 5})
     record, _ = hear(
         record, event(1, "job.accepted", attempt=2, instance="b"),
-        event(2, "job.succeeded", attempt=2, instance="b", uptime_s=300, outputs={"count": 1, "bytes": 77}),
+        event(2, "job.succeeded", attempt=2, instance="b", uptime_s=300, outputs={"count": 1, "bytes": 77},
+              progress={"fraction": 1.0}),
     )  # fmt: skip
     assert (record.state, record.code, record.terminal, record.output_bytes) == ("succeeded", 0, "j.2.2", 77)
     assert record.cost == pytest.approx(900 * 4 * 3.0 / 3600)
+    assert record.progress == {"fraction": 1.0}  # and not what was said last on the way
 
 
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        (b"no", "not JSON"), (b"[]", "not an object"), (b"{}", "/id is missing"),
+        (b"no", "not JSON"), (b"[NaN]", "not JSON"), (b"[]", "not an object"), (b"{}", "/id is missing"),
         (event(1, v=2), "version 1"), (event(1, seq=True), "/seq"), (event(1, id="j.1.2"), "an id that is not"),
         (event(1, job_id="k", id="k.1.1"), "an event of job k"), (event(0), "version 1"),
         (event(1, "job.succeeded", code=70), "with status succeeded and code 70"),

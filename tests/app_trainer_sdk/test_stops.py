@@ -13,6 +13,7 @@ from process_helpers import Clock
 
 from app_trainer_sdk import stops as module
 from app_trainer_sdk.errors import BadJob, ExitCode, StopRequested
+from app_trainer_sdk.signals import WISHES, held_back
 from app_trainer_sdk.stops import Stops, seconds_to_deadline
 
 
@@ -65,12 +66,40 @@ def test_a_second_signal_later():
     assert found == [("canceled", True), ("canceled", False)]
 
 
+@pytest.mark.parametrize("number", WISHES)
+def test_every_end_that_can_be_heard_is_a_wish(number: int):
+    """A terminal that closes, a batch system's notice: none of them ends the supervisor untold."""
+    assert heard(number)[1] == [("interrupted", True)]
+
+
+def test_a_terminal_that_nobody_needs():
+    """``nohup``: SIGHUP that was ignored before stays so."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert heard(signal.SIGHUP)[1] == []
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_signal_after_the_end_changes_no_exit_code():
+    """Where signals waited for somebody to listen, the process is the attempt's own, and its end was told."""
+    before = {number: signal.getsignal(number) for number in WISHES}
+    try:
+        with held_back():
+            heard(signal.SIGTERM)
+
+            assert {signal.getsignal(number) for number in WISHES} == {signal.SIG_IGN}
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def test_handlers_are_put_back():
     """Who used signals before has them again."""
-    before = [signal.getsignal(number) for number in (*module.SIGNALS, signal.SIGALRM)]
+    before = [signal.getsignal(number) for number in (*WISHES, signal.SIGALRM)]
     heard(signal.SIGTERM)
 
-    assert before == [signal.getsignal(number) for number in (*module.SIGNALS, signal.SIGALRM)]
+    assert before == [signal.getsignal(number) for number in (*WISHES, signal.SIGALRM)]
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
 
 

@@ -46,3 +46,16 @@ def test_a_start_with_wrong_credentials_is_refused(tmp_path: Path, variable: str
         Credentials({NAME + variable: str(tmp_path / "no!such")})
 
     assert variable != "SECRET" or "no!such" not in str(raised.value)
+
+
+@pytest.mark.parametrize("token", ["two\nlines", "schlüssel", "\x7f"])
+def test_a_token_that_no_header_can_have_is_refused(tmp_path: Path, token: str):
+    """Before anything begins; one that a file has later changes nothing."""
+    with pytest.raises(BadJob, match=NAME + "TOKEN holds"):
+        Credentials({NAME + "TOKEN": token})
+    file = tmp_path / "token"
+    file.write_text("good-token")
+    credentials = Credentials({NAME + "TOKEN_FILE": str(file)})
+    file.write_text(token)
+
+    assert (credentials.refresh(now=True), credentials.token) == (False, "good-token")

@@ -55,7 +55,12 @@ def file(tmp_path: Path) -> Outgoing:
         (200, b"<html>", Fault),
         (200, b"[]", Fault),
         (200, b"{}", Fault),
+        (200, b'{"state": "later", "upload_id": "u"}', Fault),
         (200, b'{"state": "put", "upload_id": "u"}', Fault),
+        (200, b'{"state": "put", "upload_id": "u", "url": "http://[x?a-secret"}', Fault),
+        (200, b'{"state": "put", "upload_id": "u", "url": "http://x:99999"}', Fault),
+        (200, b'{"state": "put", "upload_id": "u", "url": "ftp://x"}', Fault),
+        (200, b'{"state": "put", "upload_id": "u", "url": "http://x", "headers": ["a"]}', Fault),
         (200, b'{"state": "put", "upload_id": "u", "url": "http://x", "expires_s": "soon"}', Fault),
     ],
 )
@@ -80,6 +85,18 @@ def test_a_grant_has_what_it_says(answering: Answering, file: Outgoing):
     assert "http://x/y" not in repr(target)
     assert for_ever is not None
     assert for_ever.expires_s is None
+
+
+@pytest.mark.parametrize(
+    "parts", [5, None, [1], [[1]], [{"number": "x"}], [{"number": None, "url": "http://x", "sha256": ""}]]
+)
+def test_parts_in_another_form_are_a_fault_of_the_receiver(answering: Answering, parts: Any):
+    """It is asked again; the run does not end because somebody else has a bug."""
+    client = answering(body=json.dumps({"parts": parts}).encode())
+    with pytest.raises(Fault, match=r"the answer to (parts|list)"):
+        client.parts("u", [])
+    with pytest.raises(Fault, match="the answer to list"):
+        client.stored("u")
 
 
 def test_what_a_receiver_did_not_verify_it_says_why(answering: Answering):

@@ -30,15 +30,17 @@ from receivers import (
     moto,
     send,
     upload_tools,
+    web,
     written,
 )  # fmt: skip
 
+from app_trainer_sdk.callbacks.credentials import Credentials
 from app_trainer_sdk.errors import Fenced, StopRequested, UploadFailed
 from app_trainer_sdk.listener.desk import DROPPED, SILENT
 from app_trainer_sdk.listener.desk import Fault as Told
 from app_trainer_sdk.transfers.addresses import Guard
 from app_trainer_sdk.transfers.faults import Busy, Fault
-from app_trainer_sdk.transfers.grants import OwnTargets
+from app_trainer_sdk.transfers.grants import GrantClient, OwnTargets
 from app_trainer_sdk.transfers.pauses import RealClock
 from app_trainer_sdk.transfers.web import Web
 
@@ -161,6 +163,29 @@ def test_a_receiver_that_never_verifies_is_not_believed(tmp_path: Path, receiver
 
     with pytest.raises(UploadFailed, match=r"refused 4 times: .*another digest"):
         send(written(tmp_path, 10), Doubting(receiver.client()), upload_tools())
+
+
+@pytest.mark.parametrize("size", [10, SIZE])
+@pytest.mark.parametrize("status", [404, 500, 206])
+def test_bytes_that_are_taken_again_and_again_are_no_way_on(tmp_path: Path, serve: Any, size: int, status: int):
+    """The store takes everything and nobody confirms it: it ends, as when nothing is taken at all."""
+
+    def answer(handler: Any, request: Any) -> None:
+        asked = {"do": "complete"} if handler.command == "PUT" else json.loads(request.body)
+        said = {
+            "grant": {"state": "put" if size < SIZE else "parts", "upload_id": "u", "url": server.url},
+            "parts": {"parts": [{**each, "url": server.url} for each in asked.get("parts", ())]},
+            "list": {"parts": []},
+            "complete": {},
+        }  # fmt: skip
+        confirms = asked["do"] == "complete" and handler.command == "POST"
+        reply(handler, status if confirms else 200, json.dumps(said[asked["do"]]).encode())
+
+    server = serve(answer)
+    server.RequestHandlerClass.do_PUT = server.RequestHandlerClass.do_GET
+    client = GrantClient(server.url, job_id="j", attempt=1, credentials=Credentials({}), web=web())
+    with pytest.raises(UploadFailed, match=f"answered {status}"):
+        send(written(tmp_path, size), client, upload_tools())
 
 
 def test_what_is_wrong_in_the_store_is_found_when_all_is_there(tmp_path: Path, receiver: Receiver):
