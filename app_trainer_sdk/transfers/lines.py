@@ -70,8 +70,8 @@ def pools(patience: float, *, reached: Reached | None = None) -> dict[str, Any]:
 def _whole_heads() -> type:
     """Answers whose heads are whole, and that are answers: what is only said on the way to one is passed over.
 
-    The standard library takes the end of a connection for the end of a head, and 103 for an answer, so that what
-    follows would be taken for the answer to the next request (RFC 9110 section 15.2).
+    The standard library takes the end of a connection for the end of a head, and 103 for an answer, so that
+    what follows would be taken for the answer to the next request (RFC 9110 section 15.2).
     """
     from http.client import SWITCHING_PROTOCOLS, HTTPResponse, IncompleteRead
 
