@@ -31,6 +31,9 @@ NAME = "rows_end_to_end"
 KERNEL_DTYPES = (torch.float16, torch.bfloat16)
 #: A head's width must be a multiple of this: torch pads it for its other attention, and for this one not.
 KERNEL_WIDTH = 8
+ROCM = bool(torch.version.hip)
+
+Asks = Callable[[SDPAParams], bool]
 
 
 class RowLayout:
@@ -96,7 +99,7 @@ def attend(
 
 
 def has_kernel(
-    query: Tensor, key: Tensor, value: Tensor, *, works: Callable[[SDPAParams], bool] = can_use_flash_attention
+    query: Tensor, key: Tensor, value: Tensor, *, works: Asks = can_use_flash_attention, rocm: bool = ROCM
 ) -> bool:  # fmt: skip
     """Whether one call of the variable-length kernel does all rows.
 
@@ -104,9 +107,17 @@ def has_kernel(
         query: as in :func:`attend`, and so ``key`` and ``value``.
         key: see there.
         value: see there.
-        works: asks torch whether the card has the kernel: those before compute capability 8.0 have not.
+        works: asks torch whether the card has flash attention.
+        rocm: whether torch is AMD's, whose kernel torch's own tests pass over: there rows go one by one.
     """
-    if varlen_attn is None or query.dtype not in KERNEL_DTYPES or query.shape[-1] % KERNEL_WIDTH:
+    if varlen_attn is None or rocm or query.shape[-1] % KERNEL_WIDTH:
+        return False
+    return _has_flash(query, key, value, works)
+
+
+def _has_flash(query: Tensor, key: Tensor, value: Tensor, works: Asks = can_use_flash_attention) -> bool:
+    """Whether a card computes this by flash attention: none before compute capability 8.0 does."""
+    if query.dtype not in KERNEL_DTYPES:
         return False
     if query.is_cuda:
         return works(SDPAParams(query, key, value, None, 0.0, True, True))
@@ -134,8 +145,8 @@ def _row_by_row(
     query: Tensor, key: Tensor, value: Tensor, lengths: list[int], scaling: float, dropout: float
 ) -> Tensor:
     grouped = query.shape[1] != key.shape[1]
-    if grouped and kind_of(query) != "cpu":
-        # On a card only the kernel above shares keys among heads; what is left would make T x T scores.
+    if grouped and kind_of(query) != "cpu" and not _has_flash(query, key, value):
+        # What is left on a card shares no keys among heads, but for plain arithmetic with T x T scores.
         key, value = (each.repeat_interleave(query.shape[1] // key.shape[1], 1) for each in (key, value))
         grouped = False
     rows = zip(query.split(lengths, 2), key.split(lengths, 2), value.split(lengths, 2), strict=True)

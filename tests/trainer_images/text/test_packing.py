@@ -129,13 +129,14 @@ KERNEL = "torch_attn::_varlen_attn"
 
 
 def test_on_a_card_without_the_kernel_rows_are_computed_one_by_one():
-    """The kernel wants compute capability 8.0, 16 bits and heads of a multiple of 8: a T4 has no such thing."""
+    """The kernel wants compute capability 8.0, 16 bits, heads of a multiple of 8, and not ROCm."""
     half, odd, whole = (
         heads_on_a_card(*each) for each in [(torch.float16,), (torch.bfloat16, 12), (torch.float32,)]
     )
 
     assert packing.has_kernel(*half, works=lambda asked: True)
     assert not packing.has_kernel(*half, works=lambda asked: False)
+    assert not packing.has_kernel(*half, works=lambda asked: True, rocm=True)
     assert not packing.has_kernel(*odd, works=lambda asked: True)
     assert not packing.has_kernel(*whole, works=lambda asked: True)
 

@@ -41,7 +41,7 @@ def test_rows_end_to_end_on_a_card(dtype):
     here, there = heads(torch.float32, torch.device("cpu")), heads(dtype, DEVICE)
     expected = attended(here).detach()
 
-    is_new = torch.cuda.get_device_capability(DEVICE)[0] >= 8  # Ampere, and AMD's since the MI200
+    is_new = torch.cuda.get_device_capability(DEVICE)[0] >= 8 and not torch.version.hip
     assert packing.has_kernel(*there) == (is_new and dtype != torch.float32)
     torch.testing.assert_close(attended(there).detach().float().cpu(), expected, rtol=0.05, atol=4 * precision)
     for ours, theirs in zip(gradients(there), gradients(here), strict=True):
