@@ -7,6 +7,7 @@ Sliding windows and soft caps are refused: no model of the catalog has them.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,8 +22,11 @@ from trainer_images.text.lean import keep_recipe
 
 try:
     from torch.nn.attention.varlen import varlen_attn
-except ImportError:  # torch before 2.10, or a build without it
+except ImportError:  # a build without it
     varlen_attn = None
+else:  # what torch before 2.13 has takes other arguments
+    if not {"scale", "window_size", "enable_gqa"} <= inspect.signature(varlen_attn).parameters.keys():
+        varlen_attn = None
 
 #: The name under which transformers' models find this attention.
 NAME = "rows_end_to_end"
