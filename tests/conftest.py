@@ -1,5 +1,6 @@
 """Owns how the suite runs: hypothesis without time limits, one thread for what is computed in this process, no
-search for garbage while tests are collected, and files that take minutes before the others.
+search for garbage while tests are collected, files that take minutes before the others, and cards hidden from
+all tests but those of a card.
 """  # fmt: skip
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -30,6 +32,19 @@ LONGEST = (
 #: Read by torch when it is imported.
 THREADS = "OMP_NUM_THREADS"
 threads_before = pytest.StashKey[str | None]()
+
+
+#: Where a card shows, and the variables that hide all of them.
+CARDS = ("nvidiactl", "dxg", "kfd")
+HIDING = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "-1", "ROCR_VISIBLE_DEVICES": "-1"}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Tests are about processors, whatever the machine has, unless only those of a card are asked for."""
+    files = [argument.partition("::")[0] for argument in config.args]
+    asked = bool(files) and all(each.endswith("_gpu.py") for each in files)
+    if not asked and any(Path("/dev", name).exists() for name in CARDS):
+        os.environ.update(HIDING)
 
 
 @pytest.hookimpl(tryfirst=True)
