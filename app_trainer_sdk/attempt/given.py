@@ -21,6 +21,7 @@ from app_trainer_sdk.redaction import remember_document, shown_url
 from app_trainer_sdk.transfers.addresses import Guard
 from app_trainer_sdk.transfers.answers import check_whole
 from app_trainer_sdk.transfers.faults import Busy, Fault, Gone
+from app_trainer_sdk.transfers.lines import ended_after
 from app_trainer_sdk.transfers.pauses import full_jitter
 from app_trainer_sdk.transfers.web import Web
 
@@ -73,10 +74,11 @@ def _text(url: str, until: float) -> str:
         with web.open("GET", url) as answer:
             check_whole(answer, url, None)
             data = b""
-            while len(data) <= LARGEST_BYTES and (piece := answer.read1(PIECE_BYTES)):
-                data += piece
-                if time.monotonic() > until:
-                    raise Fault(f"{shown_url(url)}: not whole after {PATIENCE_SECONDS:.0f} s")
+            with ended_after(answer.shutdown, PATIENCE_SECONDS):
+                while len(data) <= LARGEST_BYTES and (piece := answer.read1(PIECE_BYTES)):
+                    data += piece
+                    if time.monotonic() > until:
+                        raise Fault(f"{shown_url(url)}: not whole after {PATIENCE_SECONDS:.0f} s")
     finally:
         web.close()
     if len(data) > LARGEST_BYTES:

@@ -170,10 +170,14 @@ class _Unpacking:
         self._make(target.parent)
         with member.open() as source, target.open("xb") as file:
             while piece := source.read(PIECE_BYTES):
-                self._check()
-                self._bytes += len(piece)
-                self._check_size(self._bytes)
+                self.take_bytes(len(piece))
                 file.write(piece)
+
+    def take_bytes(self, size: int) -> None:
+        """So many more have come out."""
+        self._check()
+        self._bytes += size
+        self._check_size(self._bytes)
 
     def _make(self, folder: Path) -> None:
         try:
@@ -217,15 +221,22 @@ def _zip_member(unpacking: _Unpacking, archive: zipfile.ZipFile, entry: zipfile.
 @contextmanager
 def _tar_members(unpacking: _Unpacking) -> Iterator[Iterator[Member]]:
     with _decompressed(unpacking.archive) as plain, tarfile.open(fileobj=plain, mode="r:") as archive:  # type: ignore[call-overload]
-        yield _walk(unpacking, archive)
+        yield _walk(unpacking, archive, plain)
 
 
-def _walk(unpacking: _Unpacking, archive: tarfile.TarFile) -> Iterator[Member]:
+def _walk(unpacking: _Unpacking, archive: tarfile.TarFile, plain: _BoundedReader) -> Iterator[Member]:
     while (entry := archive.next()) is not None:
         archive.members = []  # type: ignore[attr-defined]  # it would keep all of them
         if not (entry.isreg() or entry.isdir()) or entry.issparse():
             raise unpacking.refuse(f"{entry.name[:80]!r} is a link, a device or no ordinary file")
         yield Member(entry.name, entry.isdir(), lambda entry=entry: _opened(archive, entry))  # type: ignore[misc]
+    # The standard library takes whatever it cannot read behind the first entry for the end.
+    if plain.last != bytes(tarfile.BLOCKSIZE):
+        raise unpacking.refuse("an entry that cannot be read, or no end", "a whole tar archive")
+    while rest := plain.read(PIECE_BYTES):  # to the end: only there are checksums of what it is compressed with
+        if rest.strip(b"\0"):
+            raise unpacking.refuse("more behind its end", "one tar archive")
+        unpacking.take_bytes(len(rest))
 
 
 def _opened(archive: tarfile.TarFile, entry: tarfile.TarInfo) -> IO[bytes]:
@@ -255,11 +266,13 @@ class _BoundedReader:
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
+        self.last = b""
 
     def read(self, size: int = -1) -> bytes:
         if size < 0 or size > HEADER_BYTES:
             raise tarfile.ReadError(f"a header of {size} bytes")
-        return self._file.read(size)
+        self.last = self._file.read(size)
+        return self.last
 
     def seek(self, position: int, whence: int = 0) -> int:
         return self._file.seek(position, whence)

@@ -95,6 +95,7 @@ class Round:
                 if self._tools.clock.now() - shown >= SHOW_SECONDS:
                     shown = self._tools.clock.now()
                     self._meter.show()
+                self._cut_off_the_silent()
                 self._ask_again_for_lagging()
                 self._feed_digest()
                 with self._changed:
@@ -245,6 +246,14 @@ class Round:
                 self._end(error)
 
     # In the caller's thread.
+
+    def _cut_off_the_silent(self) -> None:
+        """What frames a body may trickle in without an end: no read sees that no byte of the file comes."""
+        bound = self._tools.clock.now() - 2 * self._tools.patience.slow_seconds
+        with self._changed:
+            for request in self._active:
+                if request.moved_at < bound:
+                    request.cut_off()
 
     def _ask_again_for_lagging(self) -> None:
         """A request far below the median goes to another connection, and another mirror where there is one."""

@@ -42,14 +42,14 @@ def pools(patience: float, *, reached: Reached | None = None) -> dict[str, Any]:
             try:
                 if reached is not None:
                     reached(self.host, str(made.getpeername()[0]))
-                self._greeting.enter_context(ended_after(made, patience))
+                self._greeting.enter_context(_closed_after(made, patience))
             except BaseException:
                 made.close()
                 raise
             return made
 
         def getresponse(self) -> Any:
-            with ended_after(self.sock, patience):
+            with _closed_after(self.sock, patience):
                 return super().getresponse()  # type: ignore[misc]
 
     class PlainConnection(Line, urllib3.connection.HTTPConnection):
@@ -107,19 +107,31 @@ class _Lines:
 
 
 @contextlib.contextmanager
-def ended_after(line: socket.socket, seconds: float) -> Iterator[None]:
-    """Shut a connection down when what is read from it inside takes longer: then that fails with a time-out.
+def _closed_after(line: socket.socket, seconds: float) -> Iterator[None]:
+    """:func:`ended_after` for a connection, by a second descriptor: TLS puts another object in its place."""
+    with (
+        socket.socket(fileno=os.dup(line.fileno())) as second,
+        ended_after(lambda: second.shutdown(socket.SHUT_RDWR), seconds),
+    ):
+        yield
 
-    A second descriptor, since TLS puts another object in the first one's place.
+
+@contextlib.contextmanager
+def ended_after(end: Callable[[], object], seconds: float) -> Iterator[None]:
+    """End what is read from a connection inside when it takes longer: a time-out, whatever was read.
+
+    Args:
+        end: shuts it down, from another thread.
+        seconds: how long it may take.
     """
-    second, late = socket.socket(fileno=os.dup(line.fileno())), threading.Event()
+    late = threading.Event()
 
-    def end() -> None:
+    def cut() -> None:
         late.set()
-        with contextlib.suppress(OSError):  # it may be over already
-            second.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError, ValueError):  # it may be over already
+            end()
 
-    watch = threading.Timer(seconds, end)
+    watch = threading.Timer(seconds, cut)
     watch.daemon = True
     try:
         with contextlib.suppress(RuntimeError):  # no more threads here: then unwatched
@@ -133,4 +145,3 @@ def ended_after(line: socket.socket, seconds: float) -> Iterator[None]:
         watch.cancel()
         with contextlib.suppress(RuntimeError):
             watch.join()
-        second.close()

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from app_trainer_sdk.transfers.lines import ended_after
+
 if TYPE_CHECKING:
     from app_trainer_sdk.transfers.web import Answer
 
@@ -24,14 +26,18 @@ def beginning(answer: Answer, most: int, seconds: float, now: Callable[[], float
     """The first ``most`` bytes of a short answer; of one that trickles in what came in about so many seconds.
 
     A connection whose answer was not read to its end is closed: the rest would be taken for the next answer.
+
+    Raises:
+        TimeoutError: what frames it comes byte by byte, and nothing of the body.
     """
     body, until = b"", now() + seconds
-    while len(body) < most and now() < until:
-        piece = answer.read1(most)
-        if not piece:
-            answer.release_conn()
-            return body
-        body += piece
+    with ended_after(answer.shutdown, 2 * seconds):
+        while len(body) < most and now() < until:
+            piece = answer.read1(most)
+            if not piece:
+                answer.release_conn()
+                return body
+            body += piece
     answer.close()
     return body[:most]
 

@@ -51,7 +51,7 @@ class Request:
     def __init__(self, index: int, mirror: Mirror, writer: PartWriter, began: float) -> None:
         self.index = index
         self.mirror = mirror
-        self.began = began
+        self.began = self.moved_at = began
         self.received = 0
         self.abandoned = False
         self._writer = writer
@@ -61,6 +61,10 @@ class Request:
         """Give it up, from any thread: nothing is written any more, and a read in progress ends."""
         self.abandoned = True
         self._writer.close()
+        self.cut_off()
+
+    def cut_off(self) -> None:
+        """End a read in progress, from any thread, as if the server had gone."""
         if self._answer is not None:
             with contextlib.suppress(Exception):  # it may be over already
                 self._answer.shutdown()
@@ -80,7 +84,7 @@ class Request:
             Lost: the file is somebody else's now.
             OSError: of the disk.
         """
-        pace = _Pace(patience, now)
+        pace, self.moved_at = _Pace(patience, now), now()
         expected = None if span.length is None else span.length - span.done
         for piece in self._pieces(span, web, wanted, patience.piece_bytes, now):
             if self.abandoned:
@@ -90,6 +94,7 @@ class Request:
             done = span.done + self.received
             self._writer.write(piece, span.begin + done, done + len(piece))
             self.received += len(piece)
+            self.moved_at = now()
             add(len(piece), self.mirror.url)
             if not pace.keeps(len(piece)):
                 raise Fault(f"{self.mirror.shown}: less than {patience.least_rate:,.0f} bytes a second")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from loopback import reply
 
+from app_trainer_sdk.callbacks import post
 from app_trainer_sdk.callbacks.credentials import Credentials
 from app_trainer_sdk.callbacks.post import ANSWER_BYTES, Postman
 
@@ -31,6 +33,21 @@ def test_an_answer_that_trickles_in_is_given_up(serve: Any):
 
     assert (first.status, second.status) == (200, 200)
     assert 0 < len(first.body) < ANSWER_BYTES
+
+
+def test_an_answer_whose_frames_trickle_in_is_given_up(serve: Any, monkeypatch: pytest.MonkeyPatch):
+    """The size of a chunk, digit after digit: no byte of a body comes, and no read comes back."""
+    monkeypatch.setattr(post, "READ_SECONDS", 0.2)
+
+    def answer(handler: Any, request: Any) -> None:
+        handler.send_response(200)
+        handler.send_header("Transfer-Encoding", "chunked")
+        handler.end_headers()
+        with contextlib.suppress(OSError):
+            while not handler.server.released.wait(0.02):
+                handler.wfile.write(b"0")
+
+    assert Postman(serve(answer).url, Credentials({})).post("j.1.1", b"{}").error == "TimeoutError"
 
 
 def test_a_huge_answer_is_read_in_part(serve: Any):

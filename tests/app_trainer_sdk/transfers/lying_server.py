@@ -308,6 +308,14 @@ class _Handler(BaseHTTPRequestHandler):
             time.sleep(0.05)
         self.close_connection = True
 
+    def lie_endless_frame(self, start: int, end: int) -> None:
+        """The size of a chunk, digit after digit: each comes in time, and no byte of the file ever."""
+        said = f"bytes {start}-{end - 1}/{len(self.server.body)}"
+        self._say(206, {"Content-Range": said, "Transfer-Encoding": "chunked"})
+        self.close_connection = True
+        while not self.server.released.wait(0.05):
+            self.wfile.write(b"0")
+
     def lie_redirect_loop(self, start: int, end: int) -> None:
         with self.server.lock:
             self.server.script.appendleft("redirect_loop")

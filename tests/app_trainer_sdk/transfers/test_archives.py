@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import io
 import os
 import struct
@@ -242,6 +243,40 @@ def test_broken_archives(tmp_path: Path, kind: Any, damage: Callable[[bytes], by
         body = body[:-30]
     path.write_bytes(body)
     refused(path, kind, "cannot be unpacked|CRC")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda body: body[:1024],
+        lambda body: body[:1300],
+        lambda body: body[:1024] + b"x" + body[1025:],
+        lambda body: body[:1152] + b"7777" + body[1156:],
+        lambda body: body[:2048],
+        lambda body: body + body,
+    ],
+    ids=["ends between", "ends in a header", "another name", "another size", "no end", "two"],
+)
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_tar_of_which_the_library_reads_a_part(
+    tmp_path: Path, damage: Callable[[bytes], bytes], compressed: bool
+):
+    """It takes what it cannot read behind the first entry for the end: half of the rows, and no error."""
+    path = tarred(tmp_path / "a", {"one": b"1" * 512, "two": b"2" * 512}, form=tarfile.USTAR_FORMAT)
+    body = damage(path.read_bytes())
+    path.write_bytes(gzip.compress(body) if compressed else body)
+
+    refused(path, "tar", "an entry that cannot be read, or no end|more behind its end")
+
+
+def test_a_checksum_behind_the_last_entry_is_looked_at(tmp_path: Path):
+    """It stands at the end of what the tar is compressed with, which nobody has to read for the entries."""
+    path = tarred(tmp_path / "a", FILES, mode="w:gz")
+    body = bytearray(path.read_bytes())
+    body[-6] ^= 1
+    path.write_bytes(body)
+
+    refused(path, "tar", "CRC check failed")
 
 
 def test_an_encrypted_zip(tmp_path: Path):

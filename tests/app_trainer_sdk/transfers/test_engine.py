@@ -22,7 +22,7 @@ from app_trainer_sdk.transfers.progress import Meter
 #: One of these in an otherwise honest file cannot be mended: there is nobody else to ask.
 FATAL_ALONE = {"refused": 66, "redirect_loop": 69, "new_file": 64, "wrong_bytes": 64}
 EXAMPLES = itertools.count()
-SLOW = {"silence", "silence_in_body", "trickle", "patience"}
+SLOW = {"silence", "silence_in_body", "trickle", "endless_frame", "patience"}
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from app_trainer_sdk.callbacks.credentials import Credentials
 from app_trainer_sdk.callbacks.post import Postman
 from app_trainer_sdk.transfers.addresses import Guard
 from app_trainer_sdk.transfers.faults import Fault
-from app_trainer_sdk.transfers.lines import ended_after
+from app_trainer_sdk.transfers.lines import _closed_after
 from app_trainer_sdk.transfers.web import Web
 
 LOCAL = Guard(("127.0.0.1",))
@@ -150,7 +150,7 @@ def test_a_failure_in_time_stays_what_it_is():
     """Only what was ended here is a time-out; both descriptors' ends are as before."""
     ours, theirs = socket.socketpair()
     before = len(list(Path("/proc/self/fd").iterdir()))
-    with pytest.raises(KeyError), ended_after(ours, 60.0):
+    with pytest.raises(KeyError), _closed_after(ours, 60.0):
         raise KeyError("other")
 
     assert len(list(Path("/proc/self/fd").iterdir())) == before
