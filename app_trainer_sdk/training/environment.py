@@ -12,8 +12,10 @@ import torch
 #: Variables that change how numbers are computed or in which order.
 VARIABLES = (
     "CUBLAS_WORKSPACE_CONFIG", "CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES",
-    "HSA_OVERRIDE_GFX_VERSION", "MKL_CBWR", "NVIDIA_TF32_OVERRIDE", "OMP_NUM_THREADS", "PYTHONHASHSEED",
+    "HSA_OVERRIDE_GFX_VERSION", "MIOPEN_FIND_MODE", "MKL_CBWR", "NCCL_ALGO",
+    "NCCL_PROTO", "NVIDIA_TF32_OVERRIDE", "OMP_NUM_THREADS", "PYTHONHASHSEED",
     "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "ROCR_VISIBLE_DEVICES", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "TORCH_BLAS_PREFER_HIPBLASLT", "TORCH_ROCM_FA_PREFER_CK",
 )  # fmt: skip
 
 
@@ -37,6 +39,7 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
             "cudnn_deterministic": torch.backends.cudnn.deterministic,
             "cudnn_benchmark": torch.backends.cudnn.benchmark,
             "tf32": torch.backends.cuda.matmul.allow_tf32,
+            "tf32_convolutions": library.backends.cudnn.conv.fp32_precision == "tf32",
             "matmul_precision": torch.get_float32_matmul_precision(),
         },
         "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},

@@ -51,11 +51,16 @@ class Extractor:
 def features_of(
     module: nn.Module, tensors: Mapping[str, Tensor], device: torch.device, dtype: torch.dtype
 ) -> Tensor:
-    """One batch through the backbone: (rows, features) in fp32 on the CPU."""
+    """One batch through the backbone: (rows, features) in fp32 on the CPU.
+
+    What is stored for other jobs is computed as its key says: on a card torch would else round convolutions in
+    fp32 to ten bits (TF32), and might choose kernels whose results vary.
+    """
     moved = {
         name: each.to(device, dtype if each.is_floating_point() else None) for name, each in tensors.items()
     }
-    features: Tensor = module(**moved).float().cpu()
+    with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):
+        features: Tensor = module(**moved).float().cpu()
     return features
 
 

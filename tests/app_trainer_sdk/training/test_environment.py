@@ -18,5 +18,6 @@ def test_versions_flags_and_the_variables_that_change_numbers(monkeypatch):
     assert told["torch"]["version"] == torch.__version__
     assert told["variables"]["MKL_CBWR"] == "COMPATIBLE"
     assert told["determinism"]["deterministic_algorithms"] is torch.are_deterministic_algorithms_enabled()
+    assert told["determinism"]["tf32_convolutions"] is torch.backends.cudnn.allow_tf32
     assert told["devices"] == []
     assert "planted" not in json.dumps(told)

@@ -22,6 +22,25 @@ class WithBatchNorm(nn.Module):
         return self.layers(pixels)
 
 
+def test_a_backbone_computes_as_the_key_of_its_features_says():
+    """On a card convolutions in fp32 are fp32 and of one kernel; other code finds its own settings again."""
+    seen = []
+
+    class Looks(nn.Module):
+        def forward(self, pixels):
+            seen.append((torch.backends.cudnn.allow_tf32, torch.backends.cudnn.deterministic))
+            return pixels
+
+    before = torch.backends.cudnn.allow_tf32, torch.backends.cudnn.deterministic
+    extractor = Extractor(
+        Looks(), lambda rows: ({"pixels": torch.ones(1, 4)}, [""]), device=torch.device("cpu")
+    )
+    extractor([""])
+
+    assert seen == [(False, True)]
+    assert (torch.backends.cudnn.allow_tf32, torch.backends.cudnn.deterministic) == before
+
+
 def test_nothing_of_a_backbone_moves():
     """I6: batch norm's running_mean stays, dropout does nothing, and no parameter or answer has a gradient."""
     torch.manual_seed(0)
