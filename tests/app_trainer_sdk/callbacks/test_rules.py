@@ -154,7 +154,7 @@ def test_a_finished_job_tells_an_end_that_a_kill_cut_off(
     said = (folder / "events.jsonl").read_text().splitlines(keepends=True)
     (folder / "events.jsonl").write_text("".join(said[:-1]))
     listener.desk.always = Fault()
-    monkeypatch.setenv("APP_TRAINER_UPLOAD_WAIT_SECONDS", "20")
+    monkeypatch.setenv("APP_TRAINER_UPLOAD_WAIT_SECONDS", "60")
 
     options = ["--job", str(run_fake.job), "--job-dir", str(ended.layout.root)]
     assert [run(options), run(options)] == [0, 0]

@@ -59,7 +59,7 @@ def trackers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_a_crashing_tracker_touches_neither_the_run_nor_another(run_fake: Any, trackers: Any):
     """The run ends well; the good tracker heard all, once, and got no secret."""
-    record = trackers("Crashing", "Recording", seconds=30)
+    record = trackers("Crashing", "Recording", seconds=120)
     run = run_fake(SCRIPT)
     told = record.read_text().splitlines()
 
