@@ -98,7 +98,7 @@ def _object(line: str, place: str, setting: str) -> dict[str, Any]:
     try:
         values = json.loads(line)
     except json.JSONDecodeError as error:
-        found = f"{place}: invalid JSON at column {error.colno}: {error.msg}"
+        found = f"{place}: invalid JSON at column {error.colno}: {error.msg.removesuffix(' at')}"
         raise BadData(found, expected="one JSON object", setting=setting) from None
     except RecursionError:
         found = f"{place}: invalid JSON: nested too deeply"

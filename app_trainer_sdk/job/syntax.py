@@ -55,7 +55,9 @@ def _parse_json(text: str) -> Any:
             text, object_pairs_hook=unique_keys, parse_constant=refuse_constant, parse_int=whole_number
         )
     except json.JSONDecodeError as error:
-        raise ValueError(f"{error.msg} at line {error.lineno}, column {error.colno}") from None
+        raise ValueError(
+            f"{error.msg.removesuffix(' at')} at line {error.lineno}, column {error.colno}"
+        ) from None
 
 
 def _parse_yaml(text: str) -> Any:

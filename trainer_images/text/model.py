@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from app_trainer_sdk.errors import BadJob, Problem, did_you_mean
 from app_trainer_sdk.handle import Run
 from app_trainer_sdk.values import Modules
 from trainer_images.text.lean import install
@@ -49,6 +50,8 @@ def add_lora(run: Run, base: Any) -> Any:
 
     settings = run.settings
     targets = settings.lora_targets
+    if not isinstance(targets, str):
+        _check_targets(base, targets)
     name, revision = base_identity(run)
     # peft writes both into what it saves; without this it would be the path of a local folder.
     base.name_or_path = base.config._name_or_path = name
@@ -63,6 +66,21 @@ def add_lora(run: Run, base: Any) -> Any:
     )
     with lean_peft():
         return get_peft_model(base, config)
+
+
+def _check_targets(base: nn.Module, targets: Sequence[str]) -> None:
+    """Peft looks for names that end so; one that nothing has it passes over while another is found."""
+    layers = ["." + name for name, each in base.named_modules() if isinstance(each, nn.Linear)]
+    problems = [
+        Problem(
+            "/hyperparameters/lora_targets", repr(target), "the name of linear layers of the model",
+            did_you_mean(target, {each.rpartition(".")[2] for each in layers}),
+        )
+        for target in targets
+        if not any(each.endswith("." + target) for each in layers)
+    ]  # fmt: skip
+    if problems:
+        raise BadJob("the job cannot be used:", problems=problems)
 
 
 @contextlib.contextmanager

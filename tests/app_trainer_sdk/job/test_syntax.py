@@ -39,6 +39,7 @@ def test_invalid_json_is_told_with_line_and_column(tmp_path: Path):
     message = refusal(written(tmp_path, '{"trainer": "text"\n "model": "m"}'))
 
     assert "is not JSON: Expecting ',' delimiter at line 2, column 2" in message
+    assert "Unterminated string starting at line 1, column 2" in refusal(written(tmp_path, '{"a'))
 
 
 @pytest.mark.parametrize(

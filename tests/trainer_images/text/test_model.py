@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from app_trainer_sdk.errors import BadJob
 from trainer_images.text import batches, loss, model
 from trainer_images.text.models import MODELS
 
@@ -35,6 +36,18 @@ def test_a_frozen_base_has_the_forwards_precision(make_run, folder):
     frozen = {each.dtype for each in root.parameters() if not each.requires_grad}
     assert {torch.bfloat16} == frozen
     assert {torch.float32} == {each.dtype for each in trainable(root).values()}
+
+
+def test_lora_targets_that_no_layer_has_are_refused(make_run):
+    """One typed wrong is the job's mistake, also beside one that is right, which peft would adapt alone."""
+    with torch.device("meta"), pytest.raises(BadJob) as refused:
+        model.build_model(make_run(lora_targets=["q_proj", "vproj", "norm"]), weights=False)
+
+    assert [each.found for each in refused.value.problems] == ["'vproj'", "'norm'"]
+    assert "v_proj" in refused.value.problems[0].hint
+    with torch.device("meta"):
+        built = model.build_model(make_run(lora_targets=["self_attn.q_proj"]), weights=False)
+    assert all(".q_proj." in name for name in trainable(built.root))
 
 
 def test_full_trains_everything_and_keeps_the_tie(make_run, folder):
