@@ -103,7 +103,17 @@ def _path(text: str) -> Path:
 
 def path_or_url(text: str) -> Path | str:
     """The value of ``--job``."""
-    return text if text.startswith(("http://", "https://")) else _path(text)
+    if not text.startswith(("http://", "https://")):
+        return _path(text)
+    from urllib.parse import urlsplit
+
+    try:
+        host, _ = urlsplit(text).hostname, urlsplit(text).port
+    except ValueError:
+        host = None
+    if not host:
+        raise argparse.ArgumentTypeError("found no URL, though it begins like one; expected https://host/path")
+    return text
 
 
 def rank_count(text: str) -> int:

@@ -14,7 +14,7 @@ from app_trainer_sdk.transfers.addresses import Guard
 
 #: Variables that are a number from 0 on.
 NUMBERS = (
-    "GRACE_SECONDS", "STALL_SECONDS", "HEARTBEAT_SECONDS", "MIN_EVENT_INTERVAL", "UPLOAD_WAIT_SECONDS",
+    "GRACE_SECONDS", "HEARTBEAT_SECONDS", "MIN_EVENT_INTERVAL", "UPLOAD_WAIT_SECONDS",
     "UPLOAD_BYTES_PER_SECOND",
 )  # fmt: skip
 
@@ -29,6 +29,7 @@ def check_environment() -> None:
     attempt_from_environment()
     for name in NUMBERS:
         number_from_environment(name, 0.0)
+    number_from_environment("STALL_SECONDS", 1.0, zero=False)
     seconds_to_deadline()
     Credentials()
     Guard.from_environment()

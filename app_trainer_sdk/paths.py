@@ -10,6 +10,8 @@ from pathlib import Path
 from app_trainer_sdk.errors import BadJob
 
 PREFIX = "APP_TRAINER_"
+#: Every reader of JSON has whole numbers up to here.
+MOST_ATTEMPTS = (1 << 53) - 1
 
 
 @dataclass(frozen=True)
@@ -131,21 +133,22 @@ def attempt_from_environment() -> int | None:
     given = os.environ.get(name, "").strip()
     if not given:
         return None
-    if not given.isdecimal():
-        raise BadJob(f"{name} is {given!r}", expected="a whole number from 0 on", setting=name)
+    if not (given.isascii() and given.isdecimal() and 0 < int(given) <= MOST_ATTEMPTS):
+        raise BadJob(f"{name} is {given!r}", expected="a whole number from 1 on", setting=name)
     return int(given)
 
 
-def number_from_environment(name: str, default: float) -> float:
+def number_from_environment(name: str, default: float, *, zero: bool = True) -> float:
     """A number from ``APP_TRAINER_<name>``, the default where there is nothing.
 
     Raises:
-        BadJob: what stands there is no number, or below 0.
+        BadJob: what stands there is no number, or below 0, or 0 where ``zero`` says that it means nothing.
     """
     given = os.environ.get(PREFIX + name, "").strip()
     if not given:
         return default
     with contextlib.suppress(ValueError):
-        if (number := float(given)) >= 0:
+        if (number := float(given)) > 0 or (zero and number == 0):
             return number
-    raise BadJob(f"{PREFIX}{name} is {given!r}", expected="a number from 0 on", setting=PREFIX + name)
+    expected = "a number from 0 on" if zero else "a number above 0"
+    raise BadJob(f"{PREFIX}{name} is {given!r}", expected=expected, setting=PREFIX + name)

@@ -57,7 +57,7 @@ class Watch:
         self._memory = memory
         self._kills = memory.kills()
         self._clock = clock
-        self._limit = number_from_environment("STALL_SECONDS", STALL_SECONDS)
+        self._limit = number_from_environment("STALL_SECONDS", STALL_SECONDS, zero=False)
         self._dumped_at: float | None = None
         self._over = False
         self.stalled: float | None = None

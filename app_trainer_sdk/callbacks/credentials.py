@@ -20,6 +20,8 @@ from app_trainer_sdk.redaction import remember
 LOG = logging.getLogger(__name__)
 
 REREAD_SECONDS = 60.0
+SECRET_BYTES, CERTIFICATES_BYTES = 1 << 16, 1 << 22
+CERTIFICATE = "-----BEGIN"
 TOKEN, SECRET, CA_FILE = PREFIX + "CALLBACK_TOKEN", PREFIX + "CALLBACK_SECRET", PREFIX + "CALLBACK_CA_FILE"
 
 
@@ -45,8 +47,8 @@ class Credentials:
         self._environment = os.environ if environment is None else environment
         self._clock = clock
         self.ca_file = self._environment.get(CA_FILE) or None
-        if self.ca_file and not os.access(self.ca_file, os.R_OK):
-            raise BadJob(f"cannot read {self.ca_file}", expected="a file of certificates", setting=CA_FILE)
+        if self.ca_file and CERTIFICATE not in _beginning_of(self.ca_file, CA_FILE, CERTIFICATES_BYTES):
+            raise BadJob(f"no certificate in {self.ca_file}", expected="certificates in PEM", setting=CA_FILE)
         self.token, self.keys = self._read()
         self._read_at = clock()
 
@@ -81,8 +83,14 @@ class Credentials:
         path = self._environment.get(name + "_FILE")
         if not path:
             return self._environment.get(name, "").strip()
-        try:
-            return Path(path).read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            found = f"cannot read {path}: {type(error).__name__}"
-            raise BadJob(found, expected="a readable file", setting=name + "_FILE") from None
+        return _beginning_of(path, name + "_FILE", SECRET_BYTES).strip()
+
+
+def _beginning_of(path: str, setting: str, most: int) -> str:
+    """The text of a file, as far as what should be in it may be long: nobody reads a device to its end."""
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(most).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        found = f"cannot read {path}: {type(error).__name__}"
+        raise BadJob(found, expected="a readable file", setting=setting) from None

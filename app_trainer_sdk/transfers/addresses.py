@@ -88,7 +88,7 @@ class Guard:
             if not _names_hosts(each):
                 expected = "names, .suffixes, addresses or networks, without scheme, port and brackets"
                 raise BadJob(f"{ALLOW_HOSTS} has {each!r}", expected=expected, setting=ALLOW_HOSTS)
-        hosts = [urlsplit(os.environ.get(name, "")).hostname or "" for name in OWN_URLS]
+        hosts = [_own_host(name) for name in OWN_URLS]
         return cls(tuple(each for each in (*said, *hosts) if each))
 
     def check(self, url: str, *, look_up: bool = True) -> None:
@@ -127,6 +127,14 @@ class Guard:
         if _in_networks(address, self.allowed):
             return True
         return all(each.is_global and not each.is_multicast for each in _meant(address))
+
+
+def _own_host(name: str) -> str:
+    """The host of the URL in a variable, empty without one."""
+    try:
+        return urlsplit(os.environ.get(name, "")).hostname or ""
+    except ValueError:
+        raise BadJob(f"{name} is no URL", expected="such as https://host/path", setting=name) from None
 
 
 #: For the control plane's own URLs.

@@ -176,6 +176,8 @@ def test_an_empty_variable_is_none(
             ["run", "--job", "job.json", "--ranks", "two"],
             "--ranks: found 'two'; expected a number from 1 to 1024",
         ),
+        (["run", "--job", "http://[half/?sig=x"], "--job: found no URL"),
+        (["run", "--job", "https:///job.json"], "--job: found no URL"),
         (["listen", "desk", "--port", "99999"], "--port: found '99999'; expected a number from 0 to 65535"),
         (["check", "text", "--only", "contrakt"], "expected a word of --list (did you mean 'contract'?)"),
         (["check", "my_trainer", "--only", "contract"], "installed trainer, or package.module:Class (known: "),

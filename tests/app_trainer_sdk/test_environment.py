@@ -19,7 +19,7 @@ NAMED = re.compile(
     r"""(?:PREFIX \+ "|_environment\(\s*"|\{PREFIX\}|APP_TRAINER_)([A-Z][A-Z_]*[A-Z])(?![A-Z_])"""
 )
 WRONG = {
-    "ATTEMPT": "abc", "MIN_EVENT_INTERVAL": "abc", "GRACE_SECONDS": "-4", "STALL_SECONDS": "nan",
+    "ATTEMPT": "0", "MIN_EVENT_INTERVAL": "abc", "GRACE_SECONDS": "-4", "STALL_SECONDS": "0",
     "HEARTBEAT_SECONDS": "1m", "UPLOAD_WAIT_SECONDS": "-1", "UPLOAD_BYTES_PER_SECOND": "fast",
     "CALLBACK_SECRET": "xyz", "ALLOW_HOSTS": "http://127.0.0.1:1", "DEADLINE": "soon", "LOG_FORMAT": "xml",
 }  # fmt: skip

@@ -90,7 +90,7 @@ def test_what_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch, given: st
         number_from_environment("NUMBER", 5.0)
 
 
-@pytest.mark.parametrize("given", ["seven", "²", "-1", "1.5"])
+@pytest.mark.parametrize("given", ["seven", "²", "-1", "1.5", "0", "١", "9" * 20])
 def test_an_attempt_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: str):
     """It is the fencing token: another number than was meant would fence the wrong start."""
     monkeypatch.setenv("APP_TRAINER_ATTEMPT", given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,17 @@ def test_a_start_with_wrong_credentials_is_refused(tmp_path: Path, variable: str
         Credentials({NAME + variable: str(tmp_path / "no!such")})
 
     assert variable != "SECRET" or "no!such" not in str(raised.value)
+
+
+def test_what_is_no_secret_is_not_read_to_its_end(tmp_path: Path):
+    """A device has none; a file of certificates has one."""
+    assert len(Credentials({NAME + "TOKEN_FILE": os.devnull}).token) == 0
+    with pytest.raises(BadJob, match=NAME + "TOKEN holds"):
+        Credentials({NAME + "TOKEN_FILE": "/dev/zero"})
+    file = tmp_path / "ca.pem"
+    file.write_text("no certificate")
+    with pytest.raises(BadJob, match=f"no certificate in .*{NAME}CA_FILE"):
+        Credentials({NAME + "CA_FILE": str(file)})
 
 
 @pytest.mark.parametrize("token", ["two\nlines", "schlüssel", "\x7f"])

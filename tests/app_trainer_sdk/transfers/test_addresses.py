@@ -50,6 +50,14 @@ def test_the_platforms_setting_names_exceptions(monkeypatch: pytest.MonkeyPatch)
     assert not guard.names("internal")
 
 
+@pytest.mark.parametrize("name", ["HF_ENDPOINT", "APP_TRAINER_JOB_URL"])
+def test_a_url_of_the_platform_that_is_none(monkeypatch: pytest.MonkeyPatch, name: str):
+    """Told as what it is, before anything is asked."""
+    monkeypatch.setenv(name, "http://[half")
+    with pytest.raises(BadJob, match=f"{name} is no URL"):
+        Guard.from_environment()
+
+
 def test_a_name_with_one_private_address_is_refused(monkeypatch: pytest.MonkeyPatch):
     """Every address it has is looked at; a name that does not resolve is left to the connection."""
 
