@@ -41,13 +41,13 @@ def is_finished(layout: JobDirectory, job: Job) -> bool:
         BadJob: it holds another job.
     """
     there = _read_ours(layout.job)
+    finished = _read_ours(layout.result).get("status") == "succeeded"
     if there and there.get("job_id") != job.identifier():
         raise BadJob(
             f"{layout.root} belongs to job {there.get('job_id')}, not to {job.identifier()}:",
-            problems=_differences(there, without_secrets(job.document())),
+            problems=_differences(there, without_secrets(job.document()), resumable=not finished),
             expected=f"a directory of job {job.identifier()}", setting="--job-dir, or the job back",
         )  # fmt: skip
-    finished = _read_ours(layout.result).get("status") == "succeeded"
     if finished and there:
         _refuse_changes(there, without_secrets(job.document()), layout)
     return finished

@@ -46,6 +46,19 @@ def test_a_setting_that_is_not_said_is_its_default(tmp_path):
         is_finished(JobDirectory(tmp_path), read_job({**JOB, "hyperparameters": {"updates": 3}}))
 
 
+def test_no_way_on_is_offered_where_there_is_none(tmp_path):
+    """What resumes may change is told beside a setting while the job is unfinished, and not afterwards."""
+    write_json(tmp_path / "job.json", {**JOB, "job_id": "other"})
+    told = []
+    for status in ("failed", "succeeded"):
+        write_json(tmp_path / "result.json", {"status": status})
+        with pytest.raises(BadJob) as refused:
+            is_finished(JobDirectory(tmp_path), read_job({**JOB, "hyperparameters": {"updates": 3}}))
+        told.append([each.hint for each in refused.value.problems])
+
+    assert told == [["--allow-change settings/updates"], [""]]
+
+
 def test_one_at_a_time(tmp_path):
     """A second claim is refused with a retry later; after the first has ended the folder is free again."""
     with (
