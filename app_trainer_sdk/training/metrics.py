@@ -63,11 +63,12 @@ class MetricsWriter:
             line["why"] = info.why
         if info.recovered:
             line[OUT_OF_MEMORY] = list(info.recovered)
-        numbers: dict[str, Tensor | float] = {"loss": info.loss}
+        numbers: dict[str, Tensor | float] = {"loss": _as_it_is(info.loss)}
         if info.gradient_norm is not None:
-            numbers["gradient_norm"] = info.gradient_norm
-        for name, (total, count) in info.metrics.items():
-            numbers[name] = total / count if isinstance(count, Tensor) or count else math.nan
+            numbers["gradient_norm"] = _as_it_is(info.gradient_norm)
+        with torch.no_grad():
+            for name, (total, count) in info.metrics.items():
+                numbers[name] = total / count if isinstance(count, Tensor) or count else math.nan
         self._waiting.append((line, numbers))
         if len(self._waiting) >= GROUP_LINES or self._clock() - self._written_at > GROUP_SECONDS:
             self.flush()
@@ -103,6 +104,11 @@ class MetricsWriter:
         """Write what waits and close the file."""
         self.flush(sync=True)
         self._file.close()
+
+
+def _as_it_is(number: Tensor | float) -> Tensor | float:
+    """A number that is read later: a loop of one's own may change its tensor, or leave a graph behind it."""
+    return number.detach().clone() if isinstance(number, Tensor) else number
 
 
 def read_numbers(numbers: list[Tensor | float]) -> Iterator[float]:

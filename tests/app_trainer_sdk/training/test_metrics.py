@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import weakref
 
 import pytest
 import torch
@@ -130,6 +131,29 @@ def test_cutting_lines(tmp_path):
     keep_lines(tmp_path / "missing", 3)
 
     assert (path.read_bytes(), count_lines(tmp_path / "missing")) == (b"", 0)
+
+
+def test_numbers_are_those_of_the_update_and_hold_nothing(tmp_path):
+    """A loop of one's own may go on with the tensor that it yielded, and need not cut its graph off."""
+    running, weight = torch.zeros(()), torch.ones(3, requires_grad=True)
+    writer = MetricsWriter(tmp_path / "m", clock=lambda: 0.0)
+    held = []
+    for step in (1, 2, 3):
+        running += step
+        saved = weight * step
+        held.append(weakref.ref(saved))
+        info = StepInfo(
+            step, running, metrics={"size": (saved.exp().sum(), 1.0)}, gradient_norm=saved.pow(2).sum()
+        )
+        writer.add(info, 0.1)
+        del saved, info
+    waiting = count_lines(tmp_path / "m")
+    alive = [each() for each in held]
+    writer.close()
+
+    assert waiting == 0
+    assert alive == [None, None, None]
+    assert [line["loss"] for line in lines(tmp_path / "m")] == [1.0, 3.0, 6.0]
 
 
 def test_a_line_that_was_cut_off_takes_no_other_with_it(tmp_path):
