@@ -23,17 +23,22 @@ from held_trainers import finding_held_trainers
 from loopback import Loopback, Received
 from lying_server import LyingServer
 
+from app_trainer_sdk.signals import WISHES
+
 TOY = {"trainer": "app_trainer_sdk.testing.toys:ToyTrainer", "model": "toy-mlp"}
 
 
 @pytest.fixture(autouse=True)
 def own_environment() -> Iterator[None]:
-    """What a run in this process settles for its libraries is gone after the test."""
-    before = dict(os.environ)
+    """What a run in this process settles for its libraries and for signals is gone after the test."""
+    before, handlers = dict(os.environ), [(number, signal.getsignal(number)) for number in WISHES]
     yield
     if os.environ != before:
         os.environ.clear()
         os.environ.update(before)
+    for number, handler in handlers:
+        if signal.getsignal(number) != handler:
+            signal.signal(number, handler)
 
 
 @pytest.fixture(autouse=True)

@@ -48,6 +48,7 @@ class Loopback(ThreadingHTTPServer):
     """A server on 127.0.0.1. ``answer(handler, request)`` says what each request is told."""
 
     daemon_threads = True
+    request_queue_size = 128  # also while nobody accepts
 
     def __init__(self, answer: Callable[[BaseHTTPRequestHandler, Received], None]) -> None:
         self.received: list[Received] = []
