@@ -15,6 +15,8 @@ from app_trainer_sdk.hyperparameters import Hyperparameters
 from app_trainer_sdk.registry import all_trainers
 from app_trainer_sdk.schemas.event import (
     TYPES,
+    Artifact,
+    Checkpoint,
     Envelope,
     Failure,
     Outputs,
@@ -70,7 +72,7 @@ def events_reference() -> str:
         lines += ["", f"### `{name}`", "", str(each.__doc__), ""]
         lines += _keys(each, without={*Envelope.model_fields, "type"})
     lines += ["", "## Parts"]
-    for part in (Phase, Progress, Spread, Performance, Outputs, Failure):
+    for part in (Phase, Progress, Checkpoint, Artifact, Spread, Performance, Outputs, Failure):
         lines += ["", f"### {part.__name__}", "", str(part.__doc__), "", *_keys(part, without=set())]
     return "\n".join(lines).rstrip() + "\n"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from torch import nn
 from torch_helpers import make_trainer, train
 
+from app_trainer_sdk.callbacks.signature import secret_bytes, signature_headers
 from app_trainer_sdk.training.ledger import Ledger
 from app_trainer_sdk.training.memory import CpuProbe
 from app_trainer_sdk.values import Batch, Examination
@@ -106,9 +108,18 @@ def test_the_reference_is_generated_from_the_code():
 
 
 def test_the_control_plane_in_the_page_of_callbacks_works():
-    """Its last block, as it stands."""
+    """Its last blocks, as they stand; what it verifies is what a run signs."""
     code = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "callbacks.md").read_text(), flags=re.DOTALL)
-    exec(code[-1], {})
+    names: dict[str, Any] = {}
+    exec(code[-2], {})
+    exec(code[-1], names)
+    secret, body = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", b"{}"
+    signed = signature_headers([b"other", secret_bytes(secret)], "j.1.1", body, seconds=int(time.time()))
+    headers = {"webhook-id": "j.1.1", **signed}
+
+    assert names["verified"](secret, headers, body)
+    assert not names["verified"](secret, headers, b"[]")
+    assert not names["verified"](secret, {**headers, "webhook-timestamp": "1"}, body)
 
 
 def test_exit_codes_in_the_documents_are_those_of_the_code():

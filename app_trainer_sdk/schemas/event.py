@@ -41,6 +41,27 @@ class Progress(_Part):
     eta_s: Seconds | None = Field(description="By this attempt's updates; null before there are two.")
 
 
+class Checkpoint(_Part):
+    """A checkpoint; on the disk first, and again when it is uploaded."""
+
+    name: str = Field(description="Its folder, which is also the name in its grants.")
+    step: Count
+    bytes: Count
+    seconds: Seconds | None = None
+    stored: Literal[True] | None = Field(None, description="Uploaded and confirmed, its manifest too.")
+    identity: str | None = Field(None, description="Of an uploaded one: what a job says under resume.")
+
+
+class Artifact(_Part):
+    """An artifact; on the disk first, and again when it is uploaded."""
+
+    name: str
+    path: str | None = Field(None, description="Below the job's directory.")
+    bytes: Count
+    sha256: str = Field(description="Over `name\\0sha256\\n` of each of its files, by name.")
+    stored: Literal[True] | None = Field(None, description="Uploaded and confirmed.")
+
+
 class Spread(_Part):
     """A number since the last progress that was acknowledged; null where it was not finite."""
 
@@ -170,14 +191,14 @@ class Saved(_Running):
     """A checkpoint is whole on the disk, or (``stored``) uploaded, so that any machine can go on from it."""
 
     type: Literal["job.checkpoint"]
-    checkpoint: dict[str, JsonValue] | None = None
+    checkpoint: Checkpoint | None = None
 
 
 class Made(_Running):
     """An artifact is whole on the disk, or (``stored``) uploaded and confirmed."""
 
     type: Literal["job.artifact"]
-    artifact: dict[str, JsonValue] | None = None
+    artifact: Artifact | None = None
 
 
 class Recovered(_Running):

@@ -34,6 +34,11 @@ SAID: list[dict[str, Any]] = [
     {"kind": "recovered", "step": 3, "microbatch": 8, "next": 4, "error": "CUDA", "inputs": {"x": [8, 3]}},
     {"kind": "evaluation", "step": 3, "split": "validation", "seconds": 1.0, "loss": math.inf, "error": 0.5},
     {"kind": "checkpoint", "step": 3, "bytes": 7, "seconds": 0.1, "name": "step-00000003"},
+    {
+        "kind": "checkpoint", "step": 3, "bytes": 7, "seconds": 0.1, "name": "step-00000003", "stored": True,
+        "identity": "sha256:0",
+    },
+    {"kind": "artifact", "name": "weights", "bytes": 7, "sha256": "0", "stored": True},
     {"kind": "artifact", "name": "weights", "path": "artifacts/weights", "bytes": 7, "sha256": "0"},
 ]  # fmt: skip
 
