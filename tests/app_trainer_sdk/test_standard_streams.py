@@ -51,7 +51,7 @@ def test_a_slow_reader_misses_nothing(pipe: tuple[int, TextIO], monkeypatch: pyt
     """One that reads within the time that is waited for."""
     monkeypatch.setattr(standard_streams, "PATIENCE_SECONDS", 60.0)
     reader, stream = pipe
-    code = "import sys, time\nfor _ in range(50): data = sys.stdin.buffer.read1(4096); time.sleep(0.01); "
+    code = "import sys, time\nwhile data := sys.stdin.buffer.read1(4096): time.sleep(0.01); "
     code += "sys.stdout.buffer.write(data); sys.stdout.flush()"
     child = subprocess.Popen([sys.executable, "-c", code], stdin=reader, stdout=subprocess.PIPE)
     text = "".join(f"{number:09}\n" for number in range(5000))

@@ -47,7 +47,8 @@ def test_an_answer_whose_frames_trickle_in_is_given_up(serve: Any, monkeypatch: 
             while not handler.server.released.wait(0.02):
                 handler.wfile.write(b"0")
 
-    assert Postman(serve(answer).url, Credentials({})).post("j.1.1", b"{}").error == "TimeoutError"
+    told = Postman(serve(answer).url, Credentials({})).post("j.1.1", b"{}").error
+    assert told in ("TimeoutError", "ReadTimeoutError")  # the other where not even the first digit came in time
 
 
 def test_a_huge_answer_is_read_in_part(serve: Any):
