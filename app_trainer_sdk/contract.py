@@ -108,7 +108,10 @@ class Trainer(ABC):
 
     @abstractmethod
     def training_steps(self, run: Run, state: Any) -> Iterator[StepInfo]:
-        """Make updates and yield after each. Between two yields the SDK owns the thread."""
+        """Make updates and yield after each. Between two yields the SDK owns the thread.
+
+        Updates are counted from 1, and after a snapshot on from its; at the plan's last one the SDK ends this.
+        """
 
     @abstractmethod
     def snapshot(self, state: Any) -> Snapshot:

@@ -140,13 +140,14 @@ class Drive:
                 before = now
                 self._saver.raise_if_failed()
                 if info.applied:
+                    _refuse_gap(self._step, info.step)
                     self._step = info.step
                     self._between(state, info.step)
                     before = self._desk.clock()
                 self._tell(info)
                 self._run.check()
-                if self._is_over():
-                    break
+                if self._is_over() or self._step >= plan.updates:
+                    break  # the plan says how long a run is, also where a loop of one's own has no end
         except StopRequested as stop:
             self._stop(state, stop)
             raise
@@ -275,6 +276,14 @@ def _number(plan: Plan, name: str) -> int:
     value = plan.settings[name].effective
     assert isinstance(value, int)
     return value
+
+
+def _refuse_gap(before: int, step: int) -> None:
+    if step != before + 1:
+        raise InternalError(
+            f"training_steps told of update {step} after update {before}", expected=f"{before + 1}",
+            setting="StepInfo.step, or what begin takes up from a snapshot",
+        )  # fmt: skip
 
 
 def _refuse_nonfinite(snapshot: Snapshot, step: int) -> None:

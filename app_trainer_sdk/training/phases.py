@@ -12,20 +12,21 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from app_trainer_sdk import __version__
 from app_trainer_sdk.cache.features import result_folder
 from app_trainer_sdk.cache.folders import Folders
 from app_trainer_sdk.errors import InternalError, did_you_mean
 from app_trainer_sdk.files import (
+    json_bytes,
     read_json,
     remove_tree,
     sha256_file,
     sha256_tree,
     sync_directory,
     sync_file,
-    write_json,
+    write_atomic,
 )
 from app_trainer_sdk.training.feature_store import damaged_items
 from app_trainer_sdk.training.ledger import Ledger
@@ -52,11 +53,7 @@ def run_phases(trainer: Trainer, run: Run, ledger: Ledger, *, verify: bool = Tru
         verify: whether features of earlier results are checked for damage; once a start is enough.
     """
     for phase in trainer.phases(run):
-        if phase.name not in trainer.preparation:
-            raise InternalError(
-                f"phases() returned {phase.name!r}", expected="a name from preparation",
-                setting=did_you_mean(phase.name, trainer.preparation),
-            )  # fmt: skip
+        _check_phase(trainer, phase)
         run.check()
         folder = result_folder(run.cache, phase_key(trainer, phase, run))
         Folders(run.cache).hold_result(folder)
@@ -64,6 +61,34 @@ def run_phases(trainer: Trainer, run: Run, ledger: Ledger, *, verify: bool = Tru
             _find_or_work(trainer, phase, run, folder, row, verify=verify)
         run.store[phase.name] = folder
         run.facts[phase.name] = read_json(folder / FACTS)
+
+
+def _check_phase(trainer: Trainer, phase: Phase) -> None:
+    if phase.name not in trainer.preparation:
+        raise InternalError(
+            f"phases() returned {phase.name!r}", expected="a name from preparation",
+            setting=did_you_mean(phase.name, trainer.preparation),
+        )  # fmt: skip
+    unknown = [each for each in phase.uses if each not in PARTS]
+    if unknown or isinstance(phase.uses, str):
+        raise InternalError(
+            f"the phase {phase.name} uses {phase.uses!r}", expected="a tuple of " + ", ".join(PARTS),
+            setting="uses",
+        )  # fmt: skip
+    _as_json(phase.key, phase.name, "key")
+
+
+def _as_json(value: Any, name: str, what: str) -> bytes:
+    """A phase's key or facts as JSON; told by the phase where they are none."""
+    if not isinstance(value, Mapping):
+        raise InternalError(f"the {what} of the phase {name} is {value!r}", expected="a mapping")
+    try:
+        return json_bytes(value)
+    except (TypeError, ValueError) as error:
+        raise InternalError(
+            f"the {what} of the phase {name} cannot be kept: {error}", expected="JSON: numbers, text, lists",
+            setting=f"what is no JSON among the {what} of {name}",
+        ) from None  # fmt: skip
 
 
 def phase_key(trainer: Trainer, phase: Phase, run: Run) -> str:
@@ -133,10 +158,11 @@ def work_here(phase: Phase, run: Run, folder: Path) -> None:
     try:
         # Seeded by name, and put back: a phase that is skipped on resume moves no number.
         with global_seeds(run.random("phase", phase.name).seed, run.device or CPU):
-            facts: Mapping[str, JSON] = phase.work(run, beside)
+            facts = phase.work(run, beside)
         for path in sorted(each for each in beside.rglob("*") if each.is_file()):
             sync_file(path)
-        write_json(beside / FACTS, facts)
+        # Work that returns nothing has no facts to tell: what it took to make its files is not thrown away.
+        write_atomic(beside / FACTS, _as_json({} if facts is None else facts, phase.name, "facts"))
         _put_in_place(beside, folder)
     finally:
         remove_tree(beside)

@@ -12,10 +12,19 @@ from small_models import Wanderer
 from torch import nn
 from torch_helpers import drive, make_trainer, open_training, same_tensors, train
 
+from app_trainer_sdk.contract import Trainer
 from app_trainer_sdk.errors import InternalError, StopRequested
 from app_trainer_sdk.training.drive import is_due
+from app_trainer_sdk.values import StepInfo
 
 JOB = {"updates": 6, "global_batch": 2, "evaluate_every": 0, "checkpoint_every": 1000, "warmup_updates": 0}
+
+
+def walk_on(self, run, state):
+    while True:
+        state["at"] = state["at"] + torch.randn(2) + random.random() + float(numpy.random.rand())
+        state["step"] += 1
+        yield StepInfo(state["step"], state["at"].sum())
 
 
 def line_trainer(**options):
@@ -134,6 +143,21 @@ class TestOwnLoop:
 
         assert often.metrics() == seldom.metrics()
         assert often.evaluations()[-1] == seldom.evaluations()[-1]
+
+    def test_a_loop_without_an_end_is_ended(self, tmp_path):
+        """B2: the plan says how many updates there are, not the loop; the last one is evaluated and saved."""
+        endless = type("Endless", (Trainer,), {**vars(Wanderer), "training_steps": walk_on})
+        training = train(endless, tmp_path, **self.JOB)
+
+        assert training.metrics() == train(Wanderer, tmp_path / "ended", **self.JOB).metrics()
+        assert training.store.newest()[0].step == self.JOB["updates"]
+
+    def test_a_loop_that_miscounts_is_told(self, tmp_path):
+        """B1: one that begins at 1 again after a resume would write its updates twice."""
+        miscounting = {"training_steps": lambda self, run, state: iter([StepInfo(1, 1.0), StepInfo(1, 1.0)])}
+        trainer = type("Miscounting", (Trainer,), {**vars(Wanderer), **miscounting})
+        with pytest.raises(InternalError, match="told of update 1 after update 1; expected 2; change StepInfo"):
+            train(trainer, tmp_path, **self.JOB)
 
     def test_the_generator_is_closed(self, tmp_path):
         """D4: after a stop the loop's own ``finally`` has run, so its locals hold no memory."""

@@ -171,3 +171,34 @@ def test_every_phase_has_a_row(tmp_path):
 
     assert [(row.phase, dict(row.inputs)) for row in rows] == [("one", {"a": 1}), ("two", {})]
     assert isinstance(run.store["two"], Path)
+
+
+def test_work_that_returns_nothing(tmp_path):
+    """It has no facts, and its result is found again like any other."""
+    phase = Phase("one", lambda run, directory: None)
+    first, second = opened(tmp_path, phase), opened(tmp_path, phase)
+
+    assert first.run.facts["one"] == {}
+    assert second.rows[-1].reused
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (
+            {"work": lambda run, directory: {"path": directory}},
+            "the facts of the phase one cannot be kept: Object",
+        ),
+        ({"work": lambda run, directory: [1]}, r"the facts of the phase one is \[1\]; expected a mapping"),
+        ({"key": {"encoder": Path("a")}}, "the key of the phase one cannot be kept: Object of type PosixPath"),
+        (
+            {"uses": ("weight",)},
+            r"the phase one uses \('weight',\); expected a tuple of weights, inputs, phases",
+        ),
+        ({"uses": "seed"}, "the phase one uses 'seed'; expected a tuple of weights"),
+    ],
+)
+def test_what_cannot_be_kept_is_told_by_the_phase(tmp_path, options, told):
+    """What is wrong with a phase itself is told before its work."""
+    with pytest.raises(InternalError, match=told):
+        opened(tmp_path, Phase("one", **{"work": write(), **options}))
