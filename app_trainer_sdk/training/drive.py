@@ -289,7 +289,8 @@ def _refuse_gap(before: int, step: int) -> None:
 def _refuse_nonfinite(snapshot: Snapshot, step: int) -> None:
     """Weights that are not finite never become a checkpoint: the last finite one stays the newest."""
     for name, tensor in snapshot.section("model").items():
-        if torch.is_floating_point(tensor) and not bool(torch.isfinite(tensor).all()):
+        narrow = tensor.is_floating_point() and tensor.element_size() == 1  # torch cannot ask eight bits
+        if not bool(torch.isfinite(tensor.float() if narrow else tensor).all()):
             raise Diverged(
                 f"after update {step} the weight {name} is not finite", expected="finite weights",
                 setting="/hyperparameters/learning_rate",

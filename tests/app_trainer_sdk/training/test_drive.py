@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import math
 import random
 
 import numpy
@@ -13,9 +15,9 @@ from torch import nn
 from torch_helpers import drive, make_trainer, open_training, same_tensors, train
 
 from app_trainer_sdk.contract import Trainer
-from app_trainer_sdk.errors import InternalError, StopRequested
+from app_trainer_sdk.errors import Diverged, InternalError, StopRequested
 from app_trainer_sdk.training.drive import is_due
-from app_trainer_sdk.values import StepInfo
+from app_trainer_sdk.values import Snapshot, StepInfo
 
 JOB = {"updates": 6, "global_batch": 2, "evaluate_every": 0, "checkpoint_every": 1000, "warmup_updates": 0}
 
@@ -32,6 +34,25 @@ def line_trainer(**options):
         return (modules.root(torch.tensor(values).unsqueeze(-1)) - 1.0).pow(2).sum()
 
     return make_trainer(lambda run: nn.Linear(1, 1), loss, [0.1 * row for row in range(12)], **options)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "finite"),
+    [
+        (torch.ones(2).to(torch.float8_e4m3fn), True),
+        (torch.tensor([1.0, math.nan]).to(torch.float8_e4m3fn), False),
+        (torch.tensor([1.0, complex(0, math.inf)]), False),
+        (torch.tensor([1, 2]), True),
+    ],
+)
+def test_weights_of_any_kind_are_looked_at(tmp_path, tensor, finite):
+    """N1: what is not finite never becomes a checkpoint, of eight bits or complex; whole numbers always are."""
+    trainer = type(
+        "Kinds", (Trainer,), {**vars(Wanderer), "snapshot": lambda self, state: Snapshot({"model/at": tensor})}
+    )
+    there = contextlib.nullcontext() if finite else pytest.raises(Diverged, match="the weight at is not finite")
+    with there:
+        train(trainer, tmp_path, **{**JOB, "updates": 1})
 
 
 @pytest.mark.parametrize(
