@@ -277,12 +277,23 @@ def origins(error: BaseException | None) -> Iterator[BaseException]:
             waiting += here.exceptions
 
 
+def text_of(error: BaseException) -> str:
+    """What an exception says, in characters that any file takes; one that fails to say anything is silent.
+
+    The name of a file that is no UTF-8 has halves of characters in it, and foreign classes do anything.
+    """
+    try:
+        return str(error).encode(errors="backslashreplace").decode()
+    except Exception:  # noqa: BLE001 - an ending must be told whatever it came from
+        return ""
+
+
 def _says_disk_full(error: BaseException) -> bool:
     if isinstance(error, DiskFull):
         return True
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return True
-    return "No space left on device" in str(error) or "os error 28" in str(error)
+    return "No space left on device" in text_of(error) or "os error 28" in text_of(error)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

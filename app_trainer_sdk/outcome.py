@@ -8,7 +8,7 @@ from __future__ import annotations
 import traceback
 from typing import Any
 
-from app_trainer_sdk.errors import BadJob, ExitCode, StopRequested, TrainerError, is_disk_full, origins
+from app_trainer_sdk.errors import BadJob, ExitCode, StopRequested, TrainerError, is_disk_full, origins, text_of
 from app_trainer_sdk.redaction import redact, redacted
 
 MESSAGE_CHARACTERS = 500
@@ -52,7 +52,7 @@ def code_of(error: BaseException) -> ExitCode:
     if is_disk_full(error):
         return ExitCode.DISK_FULL
     memory = memory_code(error)
-    if memory is None and any(says_gpu_fault(str(each)) for each in origins(error)):
+    if memory is None and any(says_gpu_fault(text_of(each)) for each in origins(error)):
         return ExitCode.GPU_FAULT
     return memory or ExitCode.INTERNAL_ERROR
 
@@ -70,7 +70,7 @@ def says_gpu_fault(text: str) -> bool:
 
 def _memory_code(error: BaseException) -> ExitCode | None:
     """Whose memory ran out; frameworks say it in their own words."""
-    text = str(error).lower()
+    text = text_of(error).lower()
     if isinstance(error, MemoryError) or any(word in text for word in HOST_MEMORY_WORDS):
         return ExitCode.HOST_OUT_OF_MEMORY
     if type(error).__name__ == "OutOfMemoryError":
@@ -95,15 +95,22 @@ def describe_failure(error: BaseException, *, phase: str = "", step: int | None 
     origin, retry = _manners(code)
     failure: dict[str, Any] = {
         "code": int(code), "name": code.name.lower(), "origin": origin, "retry": retry,
-        "message": shortened(redact(str(error))) or type(error).__name__,
+        "message": shortened(redact(_said(error))) or type(error).__name__,
         "phase": phase, "step": step, "exception": type(error).__name__,
     }  # fmt: skip
     if isinstance(error, BadJob):
         failure["problems"] = [redacted(vars(problem)) for problem in error.problems]
     if not isinstance(error, StopRequested | TrainerError):
         lines = traceback.format_exception(error)
-        failure["traceback"] = redact("".join(lines))[-TRACEBACK_CHARACTERS:]
+        text = "".join(lines).encode(errors="backslashreplace").decode()
+        failure["traceback"] = redact(text)[-TRACEBACK_CHARACTERS:]
     return failure
+
+
+def _said(error: BaseException) -> str:
+    """What an exception says; where that is a bare key or status, by its kind."""
+    text = text_of(error)
+    return f"{type(error).__name__}: {text}" if text and isinstance(error, KeyError | SystemExit) else text
 
 
 def shortened(text: str) -> str:

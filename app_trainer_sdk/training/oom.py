@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from app_trainer_sdk.errors import ExitCode, GpuOutOfMemory, HostOutOfMemory, PeerFailed, TrainerError, origins
+from app_trainer_sdk.errors import (
+    ExitCode,
+    GpuOutOfMemory,
+    HostOutOfMemory,
+    PeerFailed,
+    TrainerError,
+    origins,
+    text_of,
+)
 from app_trainer_sdk.outcome import memory_code
 from app_trainer_sdk.quantities import memory_text
 from app_trainer_sdk.training import nearest
@@ -75,7 +83,7 @@ def forget_frames(error: BaseException) -> str:
     Locals of the failed functions are dropped, generators among them closed; frames that still run are left.
     """
     place = _place(error)
-    text = f"{type(error).__name__}: {' '.join(str(error).split())[:TEXT_CHARACTERS]}{place}"
+    text = f"{type(error).__name__}: {' '.join(text_of(error).split())[:TEXT_CHARACTERS]}{place}"
     for each in [*origins(error)]:
         traceback.clear_frames(each.__traceback__)
         each.__traceback__ = each.__cause__ = each.__context__ = None

@@ -39,6 +39,31 @@ def test_a_long_message_ends_with_a_whole_word():
     assert cut.endswith("longer …")
 
 
+class SpeechlessError(Exception):
+    """One whose own text fails."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (FileNotFoundError(2, "No such file or directory", "caf\udce9.png"), r"caf\udce9.png"),
+        (SpeechlessError(), "SpeechlessError"),
+        (KeyError("weights"), "KeyError: 'weights'"),
+        (SystemExit(0), "SystemExit: 0"),
+    ],
+)
+def test_an_ending_is_told_whatever_it_came_from(error: BaseException, message: str):
+    """A name that is no UTF-8, an exception without a text, a bare key: in characters that any file takes."""
+    failure = describe_failure(error, phase="train")
+
+    assert message in failure["message"]
+    assert json.dumps(failure, ensure_ascii=False).encode()
+    assert code_of(error) == ExitCode.INTERNAL_ERROR
+
+
 def test_a_failure_says_no_secret():
     """Whatever an exception's text, its cause and its traceback hold of a presigned URL."""
     try:
