@@ -63,6 +63,11 @@ def _training(layout: JobDirectory, result: Mapping[str, Any]) -> Iterator[str]:
     examples, units = (sum(line[name] for line in made) for name in ("examples", "units"))
     yield f"* examples: {examples:,}, units: {units:,.0f}"
     yield from _waiting(lines)
+    ending = result.get("training") or {}
+    if ending.get("ended_early"):
+        yield f"* ended early: {ending['ended_early']}"
+    if "exported" in ending:
+        yield f"* exported: the checkpoint of update {ending['exported_step']}, {ending['exported']}"
     if result.get("compiled_graphs"):
         yield f"* graphs compiled in this attempt: {result['compiled_graphs']}"
     stream = result.get("stream") or {}

@@ -23,10 +23,15 @@ def pick_for_export(store: CheckpointStore, plan: Plan) -> tuple[Checkpoint, dic
     if last is None or not is_trained(last, plan):
         raise InternalError("the last checkpoint is gone", expected=f"one of step {plan.updates}")
     driver = read_document(last, STATE)["driver"]
-    told = {"last_step": last.step, "best": driver["best"], "ended_early": driver["ended"] or None}
-    wanted = last.step
-    if plan.settings["export_from"].effective == "best" and driver["best"]["step"] is not None:
-        wanted = driver["best"]["step"]
+    wanted, which = last.step, "the last one"
+    if plan.settings["export_from"].effective == "best":
+        found = driver["best"]["step"] is not None
+        wanted = driver["best"]["step"] if found else wanted
+        which = "the best one" if found else f"{which}, since no evaluation had a finite value"
+    told = {
+        "last_step": last.step, "best": driver["best"], "ended_early": driver["ended"] or None,
+        "exported_step": wanted, "exported": which,
+    }  # fmt: skip
     for checkpoint in store.find():
         if checkpoint.step == wanted and not checkpoint.problem and checkpoint.run == store.run:
             return checkpoint, told

@@ -52,6 +52,19 @@ def test_a_job_that_did_nothing_has_a_head_alone(tmp_path: Path):
     )
 
 
+def test_an_early_end_and_the_exported_checkpoint_are_told(tmp_path: Path):
+    """A run shorter than planned says why, and whose weights the artifact has."""
+    layout = JobDirectory(tmp_path)
+    put(layout.metrics, metric(1, 4.0))
+    training = {"ended_early": "2 evaluations without a better loss than 3.0 after update 4"}
+    training |= {"exported_step": 4, "exported": "the best one"}
+    write_report(layout, {**SUCCEEDED, "training": training})
+    told = layout.report.read_text()
+
+    assert "* ended early: 2 evaluations without a better loss than 3.0 after update 4\n" in told
+    assert "* exported: the checkpoint of update 4, the best one\n" in told
+
+
 def test_waiting_is_told_by_part_and_time_by_activity(tmp_path: Path):
     """What took nothing is left out."""
     layout = JobDirectory(tmp_path)

@@ -42,6 +42,22 @@ def test_training_ends_when_patience_has_run_out_and_says_why(tmp_path):
     assert chosen.step == best_step == ending["best"]["step"]
     assert last.step == best_step + 2
     assert "2 evaluations without a better loss" in ending["ended_early"]
+    assert (ending["exported_step"], ending["exported"]) == (best_step, "the best one")
+
+
+def test_a_best_one_that_nothing_was_is_told(tmp_path):
+    """Where no evaluation has a finite value the last one is exported, and not called the best."""
+    trainer = make_trainer(
+        lambda run: nn.Linear(1, 1), lambda modules, values, draw: modules.root(torch.tensor([values])).sum(),
+        [0.1, 0.2], validation=[float("nan")],
+    )  # fmt: skip
+    training = train(
+        trainer, tmp_path, **{**JOB, "evaluate_every": 1, "export_from": "best", "global_batch": 1}
+    )
+    chosen, ending = pick_for_export(training.store, training.plan)
+
+    assert chosen.step == ending["exported_step"] == JOB["updates"]
+    assert ending["exported"] == "the last one, since no evaluation had a finite value"
 
 
 def test_best_and_patience_survive_stops_at_every_place(tmp_path):
