@@ -122,7 +122,11 @@ def _problem(
     hint = ""
     if "enum" in fragment and isinstance(detail["input"], str):
         hint = did_you_mean(detail["input"], [str(value) for value in fragment["enum"]])
-    return Problem(here, show(detail["input"]), expectation(fragment, schema), hint)
+    # The kind is right, so its name alone would say nothing: an empty text is a text.
+    empty = (
+        ", not an empty one" if detail["input"] in ("", [], {}) and detail["type"].endswith("_short") else ""
+    )
+    return Problem(here, show(detail["input"]), expectation(fragment, schema) + empty, hint)
 
 
 def _resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:

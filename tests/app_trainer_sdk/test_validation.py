@@ -42,6 +42,8 @@ class Tree(Part):
     named: dict[Annotated[str, Field(pattern="^[a-z]+$")], int] = {}
     rate: Annotated[float, Field(gt=0, le=1)] = 1.0
     words: list[int | str] = []
+    title: Annotated[str, Field(min_length=1)] = "t"
+    names: Annotated[list[str], Field(min_length=1)] | Literal["all"] = "all"
     below: Tree | None = None
 
 
@@ -73,6 +75,9 @@ def test_a_right_document_has_no_problem():
         ({"files": [{}]}, "/files/0/path: found nothing; expected a string"),
         ({"by_name": {"k": {"path": []}}}, "/by_name/k/path: found []; expected a string"),
         ({"words": [1, 2.5]}, "/words/1: found 2.5; expected an integer or a string"),
+        ({"title": ""}, "/title: found ''; expected a string, not an empty one"),
+        ({"title": 0}, "/title: found 0; expected a string"),
+        ({"names": []}, "/names: found []; expected a list or 'all', not an empty one"),
         ({"rate": 0}, "/rate: found 0; expected a finite number above 0"),
         ({"rate": float("nan")}, "/rate: found nan; expected a finite number above 0"),
         ({"below": {"below": {"rate": "1"}}}, "/below/below/rate: found '1'; expected a finite number above 0"),
