@@ -74,6 +74,8 @@ def _cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     """By torch's fused function in fp32. In 16 bits that adds up the loss itself in 16 bits: to three digits in
     bf16, and to infinity in fp16 from 65,504 nats on, which a microbatch of a few thousand tokens has.
     """
+    if kind_of(hidden) == "cpu":  # whose products in 16 bits may take thirty times as long
+        hidden, weight = hidden.float(), weight.float()
     if hidden.dtype == torch.float32 and hasattr(functional, "linear_cross_entropy"):
         options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=_chunk_size(hidden))
         return functional.linear_cross_entropy(hidden, weight, targets, reduction="sum", options=options)
