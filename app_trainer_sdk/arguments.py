@@ -98,6 +98,8 @@ def write_document(path: Path, document: Any, setting: str) -> None:
 def _path(text: str) -> Path:
     if not text:
         raise argparse.ArgumentTypeError("found ''; expected a path")
+    if any("\ud800" <= each <= "\udfff" for each in text):  # bytes that are no UTF-8, as Python keeps them
+        raise argparse.ArgumentTypeError(f"found {text!a}; expected a path in UTF-8, since documents name it")
     return Path(text)
 
 

@@ -159,6 +159,15 @@ def test_nothing_is_no_path(here: Path, capsys: pytest.CaptureFixture[str], opti
     assert sorted(each.name for each in here.iterdir()) == ["job.json", "rows.jsonl"]
 
 
+def test_a_path_that_no_document_can_name(here: Path, capsys: pytest.CaptureFixture[str]):
+    """Reports and events are UTF-8, and would fail at a path that is not; nothing has begun."""
+    code, told = answer(["run", "--job", "job.json", "--job-dir", "caf\udce9"], "", capsys)
+
+    assert code == 64
+    assert r"argument --job-dir: found 'caf\udce9'; expected a path in UTF-8" in told
+    assert sorted(each.name for each in here.iterdir()) == ["job.json", "rows.jsonl"]
+
+
 def test_an_empty_variable_is_none(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
