@@ -101,6 +101,7 @@ def _files_below(folder: Path) -> Iterator[Path]:
 
 def _row(path: Path, label: str, root: Path, name: str) -> Row:
     place = path.relative_to(root).as_posix()
+    _check_place(path, place, root, f"/inputs/{name}")
     try:
         digest = file_digest(path)
     except OSError as error:
@@ -108,3 +109,12 @@ def _row(path: Path, label: str, root: Path, name: str) -> Row:
             f"{place} cannot be read: {error.strerror}", expected="a readable file", setting=f"/inputs/{name}"
         ) from None
     return Row(place, label, path, digest, digest)
+
+
+def _check_place(path: Path, place: str, root: Path, setting: str) -> None:
+    """A picture lies inside the input, and its name and its class's can stand in a document."""
+    if any("\ud800" <= each <= "\udfff" for each in place):
+        raise BadData(f"the name {place!a} is no UTF-8", expected="names in UTF-8", setting=setting)
+    linked = any((root / each).is_symlink() for each in (Path(place), *Path(place).parents[:-1]))
+    if linked and not path.resolve().is_relative_to(root.resolve()):
+        raise BadJob(f"{place!r} leads outside the input", expected=f"a picture inside {root}", setting=setting)

@@ -75,3 +75,25 @@ def test_a_setting_for_texts_is_refused(make_run, draw, tmp_path, setting):
 
     with pytest.raises(BadJob, match=rf"{setting} 'author' for pictures.*/hyperparameters/{setting}"):
         read_pictures(run, "dataset")
+
+
+@pytest.mark.parametrize("linked", ["cat/out.png", "dog"])
+def test_a_link_out_of_the_input_is_refused(make_run, draw, tmp_path, linked):
+    """A picture or a class folder elsewhere is no part of the input; a link inside it is."""
+    root, elsewhere = draw(tmp_path / "data", {"cat": 1}), draw(tmp_path / "elsewhere", {"dog": 1})
+    (root / "cat" / "inside.png").symlink_to(root / "cat" / "000.png")
+    inside = read_pictures(make_run(root), "dataset").splits["train"]
+    (root / linked).symlink_to(elsewhere / "dog" / ("000.png" if "." in linked else ""))
+
+    assert [row.place for row in inside] == ["cat/000.png", "cat/inside.png"]
+    with pytest.raises(BadJob, match=rf"'{linked}.*' leads outside the input; expected a picture inside"):
+        read_pictures(make_run(root), "dataset")
+
+
+def test_a_name_that_no_document_can_hold_is_told(make_run, draw, tmp_path):
+    """The class map and predictions are UTF-8; a folder's name need not be."""
+    root = draw(tmp_path / "data", {"cat": 1})
+    (root / "cat").rename(root / "caf\udce9")
+
+    with pytest.raises(BadData, match=r"the name 'caf\\udce9/000.png' is no UTF-8; expected names in UTF-8"):
+        read_pictures(make_run(root), "dataset")
