@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,7 +41,12 @@ HIDING = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "-1", "ROCR_VISIBLE
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Tests are about processors, whatever the machine has, unless only those of a card are asked for."""
+    """Tests are about processors, whatever the machine has, unless only those of a card are asked for.
+
+    A shell that begins them in the background lets them ignore Ctrl-C, and so all processes that they start.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     files = [argument.partition("::")[0] for argument in config.args]
     asked = bool(files) and all(each.endswith("_gpu.py") for each in files)
     if not asked and any(Path("/dev", name).exists() for name in CARDS):

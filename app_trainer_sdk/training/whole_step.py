@@ -8,12 +8,13 @@ know how a gradient came about.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy
 import torch
 from torch import Tensor
 
+from app_trainer_sdk.limits import host_memory
 from app_trainer_sdk.training import optim
 from app_trainer_sdk.training.oom import OutOfMemoryHere, Shortage, elsewhere, is_out_of_memory, shortage_of
 from app_trainer_sdk.training.state import SupervisedState
@@ -27,16 +28,25 @@ HALF = (
     "rank or on others, so that weights in memory are neither those before nor those after it; they are given "
     "up, and the last checkpoint is whole"
 )
+NO_COPY = (
+    "a smaller one is not tried: the optimizer's first step had begun, and the host has too little memory for "
+    "the copy of the weights that could be gone back to"
+)
 
 
-def apply_update(state: SupervisedState) -> None:
+def apply_update(state: SupervisedState, *, room: Callable[[], int] | None = None) -> None:
     """Make the optimizer's step, and the average's; gradients are there, clipped and finite.
+
+    Args:
+        state: what trains.
+        room: bytes of host memory that may be used; the container's unless given.
 
     Raises:
         OutOfMemoryHere: memory ran out. Everything is as before the step unless the shortage says that a
             smaller microbatch does not help; on several ranks it is raised by all, or the run ends.
     """
-    before = _Before(state) if _may_run_out(state) else None
+    copied = _may_run_out(state)
+    before = _Before(state) if copied and _has_room(state, room or _host_room) else None
     shortage = None
     try:
         optim.step(state.optimizer)
@@ -51,12 +61,22 @@ def apply_update(state: SupervisedState) -> None:
         if any(state.team.anywhere([shortage is not None])):
             _undo(state, before, shortage or elsewhere())
     elif shortage is not None:
-        raise OutOfMemoryHere(shortage.hopeless(HALF, step=True))
+        raise OutOfMemoryHere(shortage.hopeless(NO_COPY if copied else HALF, step=True))
 
 
 def _may_run_out(state: SupervisedState) -> bool:
     """Whether this step takes memory. Tensors of a plan have none, and the copies would only confuse it."""
     return optim.takes_memory(state.optimizer) and type(state.parameters[0]).__name__ != "FakeTensor"
+
+
+def _has_room(state: SupervisedState, room: Callable[[], int]) -> bool:
+    """Whether every rank's host can hold the copies of all; else the kernel would end the job for certain."""
+    size = sum(each.nbytes for each in _changed_by_a_step(state)) * state.team.size
+    return not any(state.team.anywhere([size > room()]))
+
+
+def _host_room() -> int:
+    return host_memory().usable_bytes
 
 
 def _undo(state: SupervisedState, before: _Before, shortage: Shortage) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import signal
@@ -66,7 +67,11 @@ def test_the_process(tmp_path: Path):
         "seq": 1,
         "type": "job.accepted",
     }
-    with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as process:
+    with (
+        subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as process,
+        contextlib.ExitStack() as at_last,
+    ):
+        at_last.callback(process.kill)
         assert process.stdout is not None
         said = process.stdout.readline()
         (url,) = re.findall(r'"url": "([^"]+)", "mode": "control"', said)

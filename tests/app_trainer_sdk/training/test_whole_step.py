@@ -14,7 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch_helpers import make_trainer, open_training, same_tensors, train
 
 from app_trainer_sdk.errors import GpuOutOfMemory
-from app_trainer_sdk.training import optim
+from app_trainer_sdk.training import optim, whole_step
+from app_trainer_sdk.training.oom import OutOfMemoryHere
 from app_trainer_sdk.training.supervised import begin
 
 VALUES = [0.5 + number / 8 for number in range(16)]
@@ -183,6 +184,25 @@ def test_state_that_does_not_fit_ends_at_once(tmp_path, optimizer):
     assert "room for the optimizer's state" in message
     assert ("/hyperparameters/optim_8bit to true" in message) == (optimizer == "adamw")
     assert "max_length" not in message
+
+
+def test_no_copy_is_made_that_the_host_has_no_room_for(tmp_path):
+    """Weights that the host cannot hold twice are trained all the same; a step that fails then ends the run."""
+    options, ends = {**SETTINGS, **OPTIMIZERS["adamw"]}, []
+    for free, fails in ((0, True), (0, False), (1 << 40, True)):
+        training = open_training(two_layers(), tmp_path / f"{free}{fails}", microbatch=8, **options)
+        state = begin(training.trainer, training.run, None)
+        for each in state.parameters:
+            each.grad = torch.ones_like(each)
+        card = Card(9, fits=2 if fails else 8)
+        card.forward(8)
+        before = [each.detach().clone() for each in state.parameters]
+        with short_of(card), contextlib.suppress(OutOfMemoryHere):
+            whole_step.apply_update(state, room=lambda free=free: free)
+        moved = any(not torch.equal(each, old) for each, old in zip(state.parameters, before, strict=True))
+        ends.append((moved, len(card.written)))
+
+    assert ends == [(True, 1), (True, 0), (False, 1)]
 
 
 def test_a_later_step_ends_the_run(tmp_path):
