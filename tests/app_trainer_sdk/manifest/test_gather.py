@@ -6,6 +6,7 @@ import io
 import json
 
 import jsonschema
+from loopback import reply
 
 from app_trainer_sdk.attempt.admission import run_job
 from app_trainer_sdk.console import Console
@@ -47,13 +48,14 @@ def test_the_instructions_to_reload_are_true(finished):
     assert names["weights"]["1.weight"].numel() > 0
 
 
-def test_a_run_that_failed_before_its_plan_tells_how_far_it_came(tmp_path, monkeypatch):
+def test_a_run_that_failed_before_its_plan_tells_how_far_it_came(tmp_path, monkeypatch, serve):
     """And no secret: signatures of URLs, tokens in them, callbacks."""
     monkeypatch.setenv("APP_TRAINER_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("APP_TRAINER_UPLOAD_WAIT_SECONDS", "0")
     job = tmp_path / "job.json"
-    url = "http://user:planted-1@127.0.0.1:9/rows?X-Amz-Signature=planted-2"
-    callbacks = {"url": "http://127.0.0.1:9/?token=planted-3"}
+    place = serve(lambda handler, request: reply(handler, 404)).url
+    url = place.replace("//", "//user:planted-1@") + "/rows?X-Amz-Signature=planted-2"
+    callbacks = {"url": f"{place}/?token=planted-3"}
     job.write_text(json.dumps({**TOY, "inputs": {"dataset": url}, "callbacks": callbacks}))
     code = run_job(job, tmp_path / "dir", console=Console(io.StringIO()))
     text = (tmp_path / "dir/manifest.json").read_text()

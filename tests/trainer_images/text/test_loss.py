@@ -106,11 +106,11 @@ def test_measure_gives_the_loss_and_the_accuracy(full, rows):
     "compute", [loss._cross_entropy, loss._CrossEntropyInChunks.apply], ids=["processors", "card"]
 )
 def test_in_16_bits_the_loss_is_summed_in_32(compute, dtype, rel):
-    """Of 92,000 nats: torch's fused loss tells 1 % less in bf16, and infinity in fp16. Its gradient is kept."""
+    """Of 70,000 nats: torch's fused loss tells 1 % less in bf16, and infinity in fp16. Its gradient is kept."""
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(8192, 64, generator=generator).requires_grad_()
-    weight = (torch.randn(4096, 64, generator=generator) * 0.3).requires_grad_()
-    targets = torch.randint(0, 4096, (8192,), generator=generator)
+    weight = (torch.randn(256, 64, generator=generator) * 0.3).requires_grad_()
+    targets = torch.randint(0, 256, (8192,), generator=generator)
     expected = torch.nn.functional.cross_entropy(hidden @ weight.T, targets, reduction="sum")
     (expected / 8192).backward()
     narrow = [each.detach().to(dtype).requires_grad_() for each in (hidden, weight)]
