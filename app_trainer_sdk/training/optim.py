@@ -183,8 +183,9 @@ def parameter_names(root: nn.Module) -> dict[Tensor, str]:
 
 def _check_grouped(grouped: Sequence[Tensor], names: Mapping[Tensor, str]) -> None:
     """What trains must be in one group: in none it would stay as it is, without a word."""
-    twice = [names.get(each, "a parameter") for each, count in Counter(grouped).items() if count > 1]
-    nowhere = [name for parameter, name in names.items() if parameter not in set(grouped)]
+    times = Counter(grouped)
+    twice = [names.get(each, "a parameter") for each, count in times.items() if count > 1]
+    nowhere = [name for parameter, name in names.items() if parameter not in times]
     foreign = [tuple(each.shape) for each in grouped if each not in names]
     if twice or nowhere or foreign:
         found = f"{twice[0]} in two groups" if twice else f"{', '.join(nowhere[:5])} in no group"
